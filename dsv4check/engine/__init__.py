@@ -1,0 +1,1 @@
+"""Rules: loading, matching, findings and the search for fixes."""

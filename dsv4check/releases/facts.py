@@ -1,0 +1,45 @@
+"""Facts of one release, from ``rules/releases/<version>.yaml``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from dsv4check.data import load_yaml, rules_dir
+from dsv4check.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseFacts:
+    """What one vLLM release does with DeepSeek-V4."""
+
+    version: str
+    data: Mapping[str, Any]
+
+    def section(self, name: str) -> Mapping[str, Any]:
+        """The facts of one area (``kv_cache``, ``attention``, ``moe``, ...); empty when the release has none."""
+        value = self.data.get(name)
+        return value if isinstance(value, Mapping) else {}
+
+
+@cache
+def known_releases() -> tuple[str, ...]:
+    """Every release there are facts for, oldest first."""
+    from packaging.version import Version
+
+    names = [path.stem for path in (rules_dir() / "releases").glob("*.yaml") if path.stem[:1].isdigit()]
+    return tuple(sorted(names, key=Version))
+
+
+@cache
+def load_facts(version: str) -> ReleaseFacts:
+    """Facts of a known release.
+
+    Raises InputError when there is no file for ``version``.
+    """
+    path = rules_dir() / "releases" / f"{version}.yaml"
+    if not path.is_file():
+        raise InputError(f"no facts for vLLM {version}; known releases: {', '.join(known_releases())}")
+    return ReleaseFacts(version=version, data=load_yaml(path.read_text(encoding="utf-8")))

@@ -1,0 +1,1 @@
+"""What vLLM will decide: one module a decision, pure functions of deployment and release facts."""
