@@ -1,0 +1,156 @@
+"""Checking a launch: the one way that the CLI, the batch mode and Python callers share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dsv4check.engine.evaluate import Match, match_rules
+from dsv4check.engine.fixes import Checked, FixSearch
+from dsv4check.engine.rule import Rule, Severity, load_rules
+from dsv4check.inputs.command import read_command
+from dsv4check.inputs.gpu import resolve_gpu
+from dsv4check.inputs.packages import parse_packages
+from dsv4check.inputs.vllm_version import resolve_vllm
+from dsv4check.releases.facts import load_facts
+from dsv4check.report.model import Report, Verdict
+from dsv4check.request import Request, build_deployment
+from dsv4check.resolution import NotEvaluated, Resolution
+from dsv4check.resolve.resolver import resolve
+
+
+def check(
+    command: str | Sequence[str],
+    *,
+    gpu: str | None = None,
+    gpus: int | None = None,
+    nodes: int | None = None,
+    gpu_memory_gib: float | None = None,
+    vllm: str | None = None,
+    model: str | None = None,
+    model_config: str | Path | None = None,
+    config_overrides: Mapping[str, Any] | None = None,
+    env: Mapping[str, str] | None = None,
+    packages: Mapping[str, str] | Sequence[str] | None = None,
+    rules: str | Path | None = None,
+    online: bool = False,
+    fixes: bool = True,
+) -> Report:
+    """Say what vLLM will do with a launch and whether it will work.
+
+    Args:
+        command: What would be typed, as one string or as words: ``vllm serve MODEL --flag ...``, with or
+            without the program, or only the flags together with ``model``.
+        gpu: Catalogue name (``H200``), nvidia-smi name or compute capability (``sm90``, ``9.0``). Without it
+            NVML is asked, if ``nvidia-ml-py`` is installed; else the answers that need it stay open.
+        gpus: GPUs per node.
+        nodes: Number of nodes.
+        gpu_memory_gib: Memory of one GPU where it differs from the catalogue's.
+        vllm: Release or development build; without it the installed one, else the newest one known.
+        model: Model id, directory or config.json, when it does not stand in the command.
+        model_config: config.json (or its directory) to use instead of the model's own.
+        config_overrides: Merged into config.json; None values delete a key.
+        env: Environment variables of the server; they win over assignments in the command.
+        packages: Versions of packages beside vLLM, ``{"flashinfer-python": "0.6.14"}`` or ``["name=version"]``.
+        rules: Folder with further rules.
+        online: Allow fetching config.json from the Hugging Face hub.
+        fixes: Search for fixes; without it findings carry none (faster).
+
+    Raises:
+        InputError: The input cannot be used; the message says what and where.
+    """
+    request = Request(
+        command=read_command(command),
+        vllm=resolve_vllm(vllm),
+        hardware=resolve_gpu(gpu, gpus=gpus, nodes=nodes, memory_gib=gpu_memory_gib),
+        env=dict(env or {}),
+        packages=parse_packages(packages or ()),
+        model_name=model,
+        model_config=None if model_config is None else str(model_config),
+        config_overrides=config_overrides,
+        online=online,
+    )
+    return check_request(request, load_rules(Path(rules) if rules is not None else None), fixes=fixes)
+
+
+def check_request(request: Request, rules: tuple[Rule, ...], *, fixes: bool = True) -> Report:
+    """Check a request with the given rules. Raises InputError when it cannot be put together."""
+    start, resolution, open_questions = _evaluate(request, rules)
+    findings = tuple(match.finding for match in start.matches)
+    if fixes and any(match.rule.fixes or match.rule.no_fix for match in start.matches):
+        findings = FixSearch(start, lambda edited: _evaluate(edited, rules)[0]).complete()
+    severities = {finding.severity for finding in findings}
+    verdict = Verdict.PASS
+    if Severity.ERROR in severities:
+        verdict = Verdict.FAIL
+    elif Severity.WARNING in severities:
+        verdict = Verdict.WARN
+    deployment = start.deployment
+    notes = [*deployment.command.notes]
+    if deployment.vllm.note:
+        notes.append(deployment.vllm.note)
+    return Report(
+        verdict=verdict,
+        deployment=deployment,
+        resolution=resolution,
+        findings=findings,
+        not_evaluated=_merge([*resolution.not_evaluated, *open_questions]),
+        notes=tuple(notes),
+    )
+
+
+def _evaluate(request: Request, rules: tuple[Rule, ...]) -> tuple[Checked, Resolution, list[NotEvaluated]]:
+    """Resolve and match; for a development build, on every release its code may resemble."""
+    brackets = request.vllm.brackets if request.vllm.kind == "development" else ()
+    checked, resolution, open_questions = _evaluate_release(request, rules)
+    others = [_evaluate_release(request.on_release(name), rules) for name in brackets if name != request.vllm.release]
+    if not others:
+        return checked, resolution, open_questions
+    return _common(checked, [other[0] for other in others]), resolution, [
+        *open_questions,
+        *_disagreements(checked, [other[0] for other in others]),
+    ]
+
+
+def _evaluate_release(request: Request, rules: tuple[Rule, ...]) -> tuple[Checked, Resolution, list[NotEvaluated]]:
+    deployment = build_deployment(request)
+    facts = load_facts(deployment.vllm.release)
+    resolution = resolve(deployment, facts)
+    matches, open_questions = match_rules(deployment, resolution, rules, facts.section("pins").get("packages", {}))
+    return Checked(request, deployment, tuple(matches)), resolution, open_questions
+
+
+def _common(primary: Checked, others: list[Checked]) -> Checked:
+    """What holds on all releases that a development build lies between holds for the build."""
+    fired = [{match.rule.id for match in other.matches} for other in others]
+    kept = tuple(match for match in primary.matches if all(match.rule.id in ids for ids in fired))
+    return replace(primary, matches=kept)
+
+
+def _disagreements(primary: Checked, others: list[Checked]) -> list[NotEvaluated]:
+    """Findings that only some of the releases around a development build have."""
+    everywhere = {match.rule.id for match in _common(primary, others).matches}
+    by_rule: dict[str, tuple[Match, set[str]]] = {}
+    for checked in (primary, *others):
+        for match in checked.matches:
+            if match.rule.id not in everywhere and match.finding.severity is not Severity.NOTE:
+                by_rule.setdefault(match.rule.id, (match, set()))[1].add(checked.deployment.vllm.release)
+    build = primary.deployment.vllm.version
+    return [
+        NotEvaluated(
+            f"{rule_id} {match.rule.name}",
+            f"true of {', '.join(sorted(releases))} but not of every release around {build}",
+            "look at the installed build itself (`dsv4check doctor`)",
+        )
+        for rule_id, (match, releases) in sorted(by_rule.items())
+    ]
+
+
+def _merge(questions: list[NotEvaluated]) -> tuple[NotEvaluated, ...]:
+    """Rules that are open for the same reason become one entry."""
+    grouped: dict[tuple[str, str], list[str]] = {}
+    for question in questions:
+        grouped.setdefault((question.why, question.how), []).append(question.what)
+    return tuple(NotEvaluated("; ".join(dict.fromkeys(what)), why, how) for (why, how), what in grouped.items())

@@ -1,0 +1,158 @@
+"""Rules against one resolved deployment: findings, and what could not be evaluated."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any
+
+from dsv4check.deployment import Deployment
+from dsv4check.engine.conditions import evaluate, version_in
+from dsv4check.engine.fields import Fields, Unknown
+from dsv4check.engine.rule import Rule, Severity
+from dsv4check.problems import Origin, Problem
+from dsv4check.report.model import Finding
+from dsv4check.resolution import NotEvaluated, Resolution
+
+_PLACEHOLDER = re.compile(r"\{([a-z][\w.\-]*)\}", re.IGNORECASE)
+
+
+class Match:
+    """A rule that fired, with the problem it fired on."""
+
+    __slots__ = ("fields", "finding", "problem", "rule")
+
+    def __init__(self, rule: Rule, problem: Problem | None, fields: Fields, finding: Finding) -> None:
+        self.rule = rule
+        self.problem = problem
+        self.fields = fields
+        self.finding = finding
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Identity across re-checks: the rule and what it says."""
+        return (self.finding.rule, self.finding.message)
+
+
+def match_rules(
+    deployment: Deployment, resolution: Resolution, rules: tuple[Rule, ...], pins: Mapping[str, str]
+) -> tuple[list[Match], list[NotEvaluated]]:
+    """Evaluate ``rules`` and return the matches, ordered by severity and stage, and the open questions."""
+    fields = Fields(deployment, resolution, pins)
+    by_code: dict[str, list[Problem]] = {}
+    for problem in resolution.problems:
+        by_code.setdefault(problem.code, []).append(problem)
+    matches: list[Match] = []
+    open_questions: list[NotEvaluated] = []
+    for rule in _relevant(rules, resolution.release):
+        if not _applies_to_build(rule, deployment):
+            continue
+        instances: Iterable[Problem | None] = (None,) if rule.problem is None else by_code.get(rule.problem, ())
+        for problem in instances:
+            verdict = evaluate(rule.when, fields)
+            if isinstance(verdict, Unknown):
+                if rule.severity is not Severity.NOTE:
+                    open_questions.append(NotEvaluated(f"{rule.id} {rule.name}", verdict.why, verdict.how))
+                break
+            if verdict:
+                matches.append(Match(rule, problem, fields, _finding(rule, problem, fields)))
+    fired = {match.rule.id for match in matches}
+    kept = [match for match in matches if not fired.intersection(match.rule.yields_to)]
+    unique = {match.key: match for match in kept}
+    ordered = sorted(
+        unique.values(), key=lambda m: (-m.finding.severity.rank, m.finding.stage.order, m.finding.rule)
+    )
+    return ordered, open_questions
+
+
+def _relevant(rules: tuple[Rule, ...], release: str) -> tuple[Rule, ...]:
+    """The rules whose release specifier admits ``release`` (or that have none, or name development builds)."""
+    return _relevant_by_id(rules, release)
+
+
+@lru_cache(maxsize=64)
+def _relevant_by_id(rules: tuple[Rule, ...], release: str) -> tuple[Rule, ...]:
+    return tuple(
+        rule for rule in rules if rule.development or rule.vllm is None or version_in(release, rule.vllm)
+    )
+
+
+def _applies_to_build(rule: Rule, deployment: Deployment) -> bool:
+    """A rule about development builds fires on those it names; one that names only such builds never on releases."""
+    build = deployment.vllm
+    if build.kind == "development" and any(
+        item.contains(build.dev_base, build.dev_number) for item in rule.development
+    ):
+        return True
+    if rule.vllm is None:
+        return not rule.development
+    return version_in(build.release, rule.vllm)
+
+
+def _finding(rule: Rule, problem: Problem | None, fields: Fields) -> Finding:
+    error = problem.error if problem is not None and problem.error else fill(rule.error, problem, fields)
+    if problem is not None and problem.exception and problem.error:
+        error = f"{problem.exception}: {problem.error}"
+    stage = problem.stage if problem is not None else rule.stage
+    return Finding(
+        rule=rule.id,
+        name=rule.name,
+        severity=rule.severity,
+        certainty=rule.certainty,
+        stage=stage,
+        message=fill(rule.message, problem, fields),
+        error=error,
+        location=_location(rule, problem, fields),
+        references=rule.references,
+        fixed_in=rule.fixed_in,
+    )
+
+
+def _location(rule: Rule, problem: Problem | None, fields: Fields) -> Origin | None:
+    """Where the offending value stands: the problem's origin, else the first flag the rule's conditions name."""
+    if problem is not None:
+        return problem.origin
+    for name in _names(rule.when):
+        origin = fields.origin(name)
+        if origin is not None:
+            return origin
+    return None
+
+
+def _names(when: Mapping[str, Any]) -> Iterable[str]:
+    for name, condition in when.items():
+        if name in ("any", "all"):
+            for branch in condition:
+                yield from _names(branch)
+        elif name != "not":
+            yield name
+
+
+def fill(text: str, problem: Problem | None, fields: Fields) -> str:
+    """Replace ``{name}`` by a value of the problem or a field; braces around anything else stay as they are."""
+
+    def value(match: re.Match[str]) -> str:
+        name = match.group(1)
+        if problem is not None and name in problem.data:
+            return plain(problem.data[name])
+        try:
+            found = fields.get(name)
+        except KeyError:
+            return match.group(0)
+        return "unknown" if isinstance(found, Unknown) else plain(found)
+
+    return _PLACEHOLDER.sub(value, text)
+
+
+def plain(value: Any) -> str:
+    """A value as it reads in a sentence."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return ", ".join(plain(item) for item in value)
+    return str(value)

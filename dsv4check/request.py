@@ -1,0 +1,76 @@
+"""A launch as it was asked about, before anything is looked up: what the fix search edits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+from dsv4check.deployment import Command, Deployment, Hardware, VllmBuild
+from dsv4check.errors import InputError
+from dsv4check.inputs.flags.parser import parse_flags
+from dsv4check.inputs.gpu import apply_visible_devices
+from dsv4check.inputs.model import load_model
+from dsv4check.releases.flag_table import load_flag_table
+
+_EMPTY: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One launch: the command, and what was said about the machine and the software around it."""
+
+    command: Command
+    vllm: VllmBuild
+    hardware: Hardware = field(default_factory=Hardware)
+    env: Mapping[str, str] = _EMPTY
+    """``--env``: wins over assignments in the command."""
+    packages: Mapping[str, str] = _EMPTY
+    model_name: str | None = None
+    """The model when it does not stand in the command (batch)."""
+    model_config: str | None = None
+    """``--model-config``: a config.json or a directory to read instead of the model's own."""
+    config_overrides: Mapping[str, Any] | None = None
+    """Merged into config.json (batch); null deletes a key."""
+    config_like: str | None = None
+    """The published id whose config.json to start from (batch)."""
+    online: bool = False
+
+    def on_release(self, release: str) -> Request:
+        """The same launch with the facts of another release; a development build keeps its identity."""
+        return replace(self, vllm=replace(self.vllm, release=release))
+
+
+def build_deployment(request: Request) -> Deployment:
+    """Read the flags with the release's parser, find the model's config and put the deployment together.
+
+    Raises InputError when there is no model, its config cannot be read or it is not DeepSeek-V4.
+    """
+    table = load_flag_table(request.vllm.release)
+    flags = parse_flags(request.command, table)
+    env = {**request.command.env, **request.env}
+    name = flags.model or request.model_name
+    if name is None and request.model_config is None:
+        raise InputError(
+            "no model in the command: expected `vllm serve MODEL ...`, `--model MODEL`, or --model-config PATH"
+        )
+    model = load_model(
+        name,
+        flags=flags,
+        release=request.vllm.release,
+        model_config=request.model_config,
+        config_overrides=request.config_overrides,
+        config_like=request.config_like,
+        online=request.online,
+        env=env,
+    )
+    return Deployment(
+        command=request.command,
+        flags=flags,
+        env=env,
+        hardware=apply_visible_devices(request.hardware, env),
+        vllm=request.vllm,
+        model=model,
+        packages=request.packages,
+    )

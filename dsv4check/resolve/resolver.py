@@ -1,0 +1,115 @@
+"""All decisions of one launch, taken in the order in which each needs the one before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dsv4check.deployment import Deployment
+from dsv4check.problems import Problem
+from dsv4check.releases.facts import ReleaseFacts
+from dsv4check.resolution import Attention, KvCache, NotEvaluated, Resolution
+from dsv4check.resolve.attention import resolve_attention
+from dsv4check.resolve.block_size import block_size_problems, resolve_block_size
+from dsv4check.resolve.cache_layout import bytes_per_token, cache_layers, main_bytes_per_state
+from dsv4check.resolve.connectors import check_connectors
+from dsv4check.resolve.draft import resolve_draft
+from dsv4check.resolve.engine_config import check_engine_config
+from dsv4check.resolve.kernel_support import kernel_facts
+from dsv4check.resolve.kv_dtype import resolve_kv_dtype
+from dsv4check.resolve.moe_backend import resolve_moe
+from dsv4check.resolve.parallelism import resolve_parallel
+from dsv4check.resolve.runner import resolve_runner
+
+_V41 = NotEvaluated(
+    "KV cache layout and attention class",
+    "DeepSeek-V4.1 has caches of its own (compress ratios 1 and 2, shared sources) that are not modelled",
+    "run the checks that depend on them with a DeepSeek-V4 model",
+)
+_NOT_CUDA = NotEvaluated(
+    "KV cache layout, attention class and MoE backend",
+    "only vLLM's CUDA path is modelled, and this GPU runs another",
+    "check the rules that name this platform; the rest needs a real start",
+)
+
+
+def resolve(deployment: Deployment, facts: ReleaseFacts) -> Resolution:
+    """What the release does with this deployment. Pure: no I/O, no torch."""
+    problems: list[Problem] = [*deployment.flags.problems, *deployment.model.problems]
+    notes: list[NotEvaluated] = []
+    parallel, found = resolve_parallel(deployment, facts)
+    problems += found
+    draft, found = resolve_draft(deployment, facts, parallel)
+    problems += found
+    runner, found = resolve_runner(deployment, facts, draft, parallel)
+    problems += found
+    problems += check_engine_config(deployment, facts, parallel)
+    found, connector_facts = check_connectors(deployment, facts, parallel)
+    problems += found
+
+    cuda = deployment.hardware.vendor in (None, "nvidia")
+    attention, kv_cache, moe = None, None, None
+    if deployment.model.family != "deepseek_v4":
+        notes.append(_V41)
+    elif not cuda:
+        notes.append(_NOT_CUDA)
+    else:
+        attention, found = resolve_attention(deployment, facts, parallel)
+        problems += found
+        kv_cache, found = _kv_cache(deployment, facts, attention, draft.layers)
+        problems += found
+        problems += block_size_problems(deployment, facts, kv_cache.block_size, runner)
+        if deployment.hardware.vendor is None:
+            notes.append(_gpu_missing(attention, kv_cache))
+    if cuda:
+        moe, found = resolve_moe(deployment, facts, parallel)
+        problems += found
+
+    values: dict[str, Any] = dict(connector_facts)
+    values |= kernel_facts(deployment, facts, attention, draft)
+    return Resolution(
+        release=facts.version,
+        kv_cache=kv_cache,
+        attention=attention,
+        runner=runner,
+        draft=draft,
+        moe=moe,
+        parallel=parallel,
+        problems=tuple(problems),
+        not_evaluated=tuple(notes),
+        facts=values,
+    )
+
+
+def _kv_cache(
+    deployment: Deployment, facts: ReleaseFacts, attention: Attention, draft_layers: int
+) -> tuple[KvCache, tuple[Problem, ...]]:
+    dtype = resolve_kv_dtype(deployment, facts, attention)
+    block_size = resolve_block_size(deployment, facts)
+    layers = ()
+    if dtype.resolved is not None and block_size is not None:
+        layers = cache_layers(deployment, facts, attention, dtype.resolved, block_size, draft_layers)
+    cache = KvCache(
+        requested_dtype=dtype.requested,
+        resolved_dtype=dtype.resolved,
+        torch_dtype=dtype.torch_dtype,
+        layout=attention.layout if dtype.resolved is not None else None,
+        block_size=block_size,
+        bytes_per_state=main_bytes_per_state(layers),
+        rewrites=dtype.rewrites,
+        layers=layers,
+        bytes_per_token=bytes_per_token(layers) if layers else None,
+    )
+    return cache, dtype.problems
+
+
+def _gpu_missing(attention: Attention, cache: KvCache) -> NotEvaluated:
+    open_answers = ["whether this GPU has the kernels", "MoE backend"]
+    if attention.cls is None:
+        open_answers.insert(0, "attention class")
+    if cache.resolved_dtype is None:
+        open_answers.insert(0, "KV-cache dtype and page sizes")
+    return NotEvaluated(
+        ", ".join(open_answers),
+        "no GPU was named and none was found on this machine",
+        "give --gpu, e.g. --gpu H200 or --gpu sm90",
+    )
