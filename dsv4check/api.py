@@ -61,18 +61,51 @@ def check(
     Raises:
         InputError: The input cannot be used; the message says what and where.
     """
-    request = Request(
-        command=read_command(command),
-        vllm=resolve_vllm(vllm),
-        hardware=resolve_gpu(gpu, gpus=gpus, nodes=nodes, memory_gib=gpu_memory_gib),
-        env=dict(env or {}),
-        packages=parse_packages(packages or ()),
-        model_name=model,
+    request = read_request(
+        command,
+        gpu=gpu,
+        gpus=gpus,
+        nodes=nodes,
+        gpu_memory_gib=gpu_memory_gib,
+        vllm=vllm,
+        model=model,
         model_config=None if model_config is None else str(model_config),
         config_overrides=config_overrides,
+        env=env,
+        packages=packages or (),
         online=online,
     )
     return check_request(request, load_rules(Path(rules) if rules is not None else None), fixes=fixes)
+
+
+def read_request(
+    command: str | Sequence[str],
+    *,
+    source: str = "command line",
+    gpu: str | None = None,
+    gpus: int | None = None,
+    nodes: int | None = None,
+    gpu_memory_gib: float | None = None,
+    vllm: str | None = None,
+    model: str | None = None,
+    model_config: str | None = None,
+    config_overrides: Mapping[str, Any] | None = None,
+    env: Mapping[str, str] | None = None,
+    packages: Mapping[str, str] | Sequence[str] = (),
+    online: bool = False,
+) -> Request:
+    """Take the inputs apart; the arguments are those of :func:`check`. Raises InputError."""
+    return Request(
+        command=read_command(command, source=source),
+        vllm=resolve_vllm(vllm),
+        hardware=resolve_gpu(gpu, gpus=gpus, nodes=nodes, memory_gib=gpu_memory_gib),
+        env=dict(env or {}),
+        packages=parse_packages(packages),
+        model_name=model,
+        model_config=model_config,
+        config_overrides=config_overrides,
+        online=online,
+    )
 
 
 def check_request(request: Request, rules: tuple[Rule, ...], *, fixes: bool = True) -> Report:

@@ -18,6 +18,7 @@ from dsv4check.engine.evaluate import Match, fill
 from dsv4check.engine.rule import Severity
 from dsv4check.errors import InputError
 from dsv4check.inputs.command import format_command
+from dsv4check.report.masking import masked_command
 from dsv4check.report.model import Edit, Finding, Fix
 from dsv4check.request import Request
 
@@ -87,7 +88,7 @@ class FixSearch:
             checked, also = self._repair(checked)
         return Fix(
             edits=edits,
-            command=format_command(checked.request.command),
+            command=format_command(masked_command(checked.request.command)),
             verified=not checked.errors,
             also=also,
             note=str(candidate.get("note") or ""),

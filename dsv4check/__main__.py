@@ -1,0 +1,5 @@
+"""``python -m dsv4check``."""
+
+from dsv4check.cli.main import main
+
+main()

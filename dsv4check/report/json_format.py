@@ -1,0 +1,148 @@
+"""The report as JSON, in the published schema (``docs/report.schema.json``)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from dsv4check.inputs.command import format_command
+from dsv4check.problems import Origin
+from dsv4check.report.masking import masked_command, masked_env
+from dsv4check.report.model import SCHEMA_VERSION, Edit, Finding, Fix, Report
+from dsv4check.resolution import Resolution
+
+
+def render(report: Report) -> str:
+    """The report as indented JSON text."""
+    return json.dumps(report_to_dict(report), indent=2, ensure_ascii=False)
+
+
+def report_to_dict(report: Report) -> dict[str, Any]:
+    """The report as plain data, keys in the order people read them."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "verdict": report.verdict.value,
+        "deployment": _deployment(report),
+        "resolution": _resolution(report.resolution),
+        "findings": [_finding(item) for item in report.findings],
+        "not_evaluated": [{"what": item.what, "why": item.why, "how": item.how} for item in report.not_evaluated],
+        "evidence": _evidence(report),
+        "notes": list(report.notes),
+    }
+
+
+def _deployment(report: Report) -> dict[str, Any]:
+    deployment = report.deployment
+    hardware, build, model = deployment.hardware, deployment.vllm, deployment.model
+    return {
+        "command": format_command(masked_command(deployment.command)),
+        "env": masked_env(deployment.env),
+        "flags": {dest: _plain(value) for dest, value in deployment.flags.values.items() if dest != "api_key"},
+        "model": {
+            "name": model.name,
+            "family": model.family,
+            "generation": model.generation,
+            "source": model.source,
+            "published_as": model.known_id,
+            "draft": model.draft_kind,
+        },
+        "hardware": {
+            "gpu": hardware.name,
+            "vendor": hardware.vendor,
+            "compute_capability": hardware.sm,
+            "memory_mib": hardware.memory_mib,
+            "gpus_per_node": hardware.gpus_per_node,
+            "nodes": hardware.nodes,
+            "source": hardware.origin.kind,
+        },
+        "vllm": {
+            "version": build.version,
+            "kind": build.kind,
+            "facts_of": build.release,
+            "brackets": list(build.brackets),
+            "source": build.origin.kind,
+        },
+        "packages": dict(deployment.packages),
+    }
+
+
+def _resolution(resolution: Resolution) -> dict[str, Any]:
+    cache, attention, draft = resolution.kv_cache, resolution.attention, resolution.draft
+    data: dict[str, Any] = {"release": resolution.release}
+    data["kv_cache"] = None if cache is None else _record(cache)
+    if attention is None:
+        data["attention"] = None
+    else:
+        values = _record(attention)
+        values["class"] = values.pop("cls")
+        data["attention"] = values
+    data["runner"] = resolution.runner.name if resolution.runner else None
+    data["runner_why"] = resolution.runner.why if resolution.runner else None
+    data["draft"] = None if draft is None else _record(draft)
+    data["moe"] = None if resolution.moe is None else _record(resolution.moe)
+    data["parallel"] = None if resolution.parallel is None else _record(resolution.parallel)
+    data["facts"] = {name: _plain(value) for name, value in resolution.facts.items()}
+    return data
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    return {
+        "rule": finding.rule,
+        "name": finding.name,
+        "severity": finding.severity.value,
+        "certainty": finding.certainty.value,
+        "stage": finding.stage.value,
+        "message": finding.message,
+        "error": finding.error,
+        "location": _origin(finding.location),
+        "fixes": [_fix(fix) for fix in finding.fixes],
+        "no_fix": finding.no_fix,
+        "fixed_in": finding.fixed_in,
+        "references": list(finding.references),
+    }
+
+
+def _fix(fix: Fix) -> dict[str, Any]:
+    return {
+        "edits": [_edit(edit) for edit in fix.edits],
+        "also": [_edit(edit) for edit in fix.also],
+        "command": fix.command,
+        "verified": fix.verified,
+        "note": fix.note,
+    }
+
+
+def _edit(edit: Edit) -> dict[str, Any]:
+    return {"kind": edit.kind, "target": edit.target, "value": edit.value, "text": edit.text}
+
+
+def _origin(origin: Origin | None) -> dict[str, Any] | None:
+    return None if origin is None else _record(origin)
+
+
+def _evidence(report: Report) -> list[dict[str, Any]]:
+    build = report.deployment.vllm
+    release = report.resolution.release
+    how = f"facts read from vLLM {release}'s own code"
+    if build.kind == "development":
+        how += f"; {build.version} lies between releases, so only what holds for {', '.join(build.brackets)} is said"
+    return [{"level": "rules", "release": release, "how": how}]
+
+
+def _record(record: Any) -> dict[str, Any]:
+    """A flat dataclass as a mapping; nested dataclasses, tuples and mappings are followed."""
+    return {item.name: _plain(getattr(record, item.name)) for item in fields(record)}
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_plain(item) for item in value]
+    if hasattr(value, "__dataclass_fields__"):
+        return _record(value)
+    return str(value)

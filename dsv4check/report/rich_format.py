@@ -1,0 +1,49 @@
+"""Text for a terminal, with rich. Imported only when there is one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from dsv4check.report.blocks import Heading, Paragraph, Table, report_blocks
+from dsv4check.report.model import Report
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_STYLES: Final = {
+    "section": "bold",
+    "pass": "bold green",
+    "warn": "bold yellow",
+    "fail": "bold red",
+    "error": "bold red",
+    "warning": "bold yellow",
+    "note": "bold cyan",
+    "dim": "dim",
+    "fix": "green",
+    "plain": "",
+}
+
+
+def print_report(report: Report, console: Console) -> None:
+    """Print the report on ``console``."""
+    from rich.padding import Padding
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    for number, block in enumerate(report_blocks(report)):
+        match block:
+            case Heading(text, style):
+                if number:
+                    console.print()
+                console.print(Text(text, style=_STYLES[style]))
+            case Paragraph(text, indent, style, verbatim):
+                content = Text(text, style=_STYLES[style], no_wrap=verbatim, overflow="ignore" if verbatim else "fold")
+                console.print(Padding(content, (0, 0, 0, indent)), soft_wrap=verbatim)
+            case Table(header, rows):
+                grid = RichTable(box=None, show_header=bool(header), padding=(0, 1), header_style="bold")
+                for index, name in enumerate(header or ("", "")):
+                    numeric = index > 0 and any(row[index][:1].isdigit() for row in rows)
+                    grid.add_column(name, justify="right" if header and numeric else "left")
+                for row in rows:
+                    grid.add_row(*(Text(cell) for cell in row))
+                console.print(Padding(grid, (0, 0, 0, 1)))

@@ -1,0 +1,420 @@
+"""Sizes of the parallel groups, and what V4 or ParallelConfig refuses about them.
+
+vLLM takes these decisions in this order: ``EngineArgs.create_engine_config`` works out the data-parallel
+launch (``resolve/launch_geometry.py``), ``ParallelConfig`` validates the sizes (``__post_init__`` first, then
+the validators), ``ModelConfig.verify_with_parallel_config`` compares them with the model, and the worker
+builds the layers. A ValueError or AssertionError inside the config classes reaches the user as a pydantic
+ValidationError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dsv4check.deployment import Deployment
+from dsv4check.problems import Origin, Problem, Stage
+from dsv4check.releases.facts import ReleaseFacts
+from dsv4check.resolution import Parallelism
+from dsv4check.resolve.launch_geometry import launch_problems
+
+_VALIDATION = "ValidationError"
+
+
+def resolve_parallel(deployment: Deployment, facts: ReleaseFacts) -> tuple[Parallelism, tuple[Problem, ...]]:
+    """Sizes of the groups and every problem that follows from them alone.
+
+    A size that is not a positive integer counts as 1 here; the value itself is reported by
+    ``resolve/engine_config.py``. Heads and output groups are None when config.json does not give them.
+    """
+    tensor = size(deployment, "tensor_parallel_size")
+    pipeline = size(deployment, "pipeline_parallel_size")
+    data = size(deployment, "data_parallel_size")
+    decode_context = size(deployment, "decode_context_parallel_size")
+    prefill_context = size(deployment, "prefill_context_parallel_size")
+    expert = deployment.flags.get("enable_expert_parallel") is True
+    heads = deployment.model.integer("num_attention_heads")
+    groups = deployment.model.integer("o_groups")
+    world = tensor * pipeline * prefill_context
+    parallel = Parallelism(
+        tensor=tensor,
+        pipeline=pipeline,
+        data=data,
+        decode_context=decode_context,
+        prefill_context=prefill_context,
+        expert_parallel=expert,
+        expert_parallel_size=tensor * data * prefill_context if expert else 1,
+        world_size=world,
+        total=world * data,
+        local_heads=heads // tensor if heads and heads % tensor == 0 else None,
+        local_o_groups=groups // tensor if groups else None,
+    )
+    section = facts.section("parallel")
+    problems = [
+        *launch_problems(deployment, section, parallel),
+        *_elastic(deployment, section, parallel),
+        *_eplb(deployment, section, parallel),
+        *_context(deployment, section, parallel),
+        *_model(deployment, section, parallel),
+        *_microbatches(deployment, section),
+        *_all2all(deployment, section),
+        *_numa(deployment),
+    ]
+    return parallel, tuple(problems)
+
+
+def size(deployment: Deployment, dest: str, default: int = 1) -> int:
+    """A parallel size from the flags: ``default`` when it is unset or not a positive integer."""
+    value = deployment.flags.get(dest, default)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else default
+
+
+def where(deployment: Deployment, *dests: str) -> Origin | None:
+    """Where the first of these flags that was given stands."""
+    for dest in dests:
+        use = deployment.flags.use(dest)
+        if use is not None:
+            return use.origin
+    return None
+
+
+def _model(deployment: Deployment, section: Mapping[str, Any], parallel: Parallelism) -> list[Problem]:
+    """``verify_with_parallel_config`` and the constructors of the attention layers."""
+    tensor = parallel.tensor
+    heads = deployment.model.integer("num_attention_heads")
+    groups = deployment.model.integer("o_groups")
+    origin = where(deployment, "tensor_parallel_size")
+    problems: list[Problem] = []
+    if section.get("hc_sp") and deployment.flags.get("enable_hc_sp") is True and tensor > 1:
+        problems.append(
+            Problem(
+                "hc-sp-unsupported",
+                Stage.ENGINE_CONFIG,
+                _VALIDATION,
+                "--enable-hc-sp is not supported for this model",
+                {},
+                where(deployment, "enable_hc_sp"),
+            )
+        )
+    if heads and heads % tensor:
+        problems.append(
+            Problem(
+                "heads-not-divisible",
+                Stage.ENGINE_CONFIG,
+                _VALIDATION,
+                f"Total number of attention heads ({heads}) must be divisible by tensor parallel size ({tensor}).",
+                {
+                    "heads": heads,
+                    "tp": tensor,
+                    "lower": _divisor_below(heads, tensor, groups),
+                    "higher": _divisor_above(heads, tensor, groups),
+                },
+                origin,
+            )
+        )
+    elif groups and groups < tensor:
+        problems.append(
+            Problem(
+                "o-groups-below-tp",
+                Stage.WEIGHT_LOAD,
+                "ZeroDivisionError",
+                "integer division or modulo by zero",
+                {"tp": tensor, "groups": groups, "data": tensor // groups},
+                origin,
+            )
+        )
+    if parallel.pipeline > 1 and not section["pipeline"]:
+        problems.append(
+            Problem(
+                "pp-unsupported",
+                Stage.ENGINE_CONFIG,
+                "NotImplementedError",
+                "Pipeline parallelism is not supported for this model. "
+                "Supported models implement the `SupportsPP` interface.",
+                {"pp": parallel.pipeline, "tp": tensor * parallel.pipeline},
+                where(deployment, "pipeline_parallel_size"),
+            )
+        )
+    problems += _layer_partition(deployment, parallel)
+    return problems
+
+
+def _divisor_below(heads: int, tensor: int, groups: int | None) -> int:
+    """The largest usable tensor-parallel size below ``tensor``."""
+    limit = min(tensor, groups or tensor)
+    return max(candidate for candidate in range(1, limit + 1) if heads % candidate == 0)
+
+
+def _divisor_above(heads: int, tensor: int, groups: int | None) -> int:
+    """The smallest usable size above ``tensor``, or the largest below where there is none."""
+    limit = min(heads, groups or heads)
+    above = (candidate for candidate in range(tensor, limit + 1) if heads % candidate == 0)
+    return next(above, _divisor_below(heads, tensor, groups))
+
+
+def _layer_partition(deployment: Deployment, parallel: Parallelism) -> list[Problem]:
+    """``VLLM_PP_LAYER_PARTITION``, read by ``distributed/utils.py:get_pp_indices`` when layers are made."""
+    text = deployment.env.get("VLLM_PP_LAYER_PARTITION")
+    layers = deployment.model.integer("num_hidden_layers")
+    if text is None or layers is None or parallel.pipeline <= 1:
+        return []
+    try:
+        parts = [int(part) for part in text.split(",")]
+    except ValueError:
+        error = f"Invalid partition string: {text}"
+    else:
+        if len(parts) != parallel.pipeline:
+            error = f"len(partitions)={len(parts)} does not match pp_size={parallel.pipeline}."
+        elif sum(parts) != layers:
+            error = f"sum(partitions)={sum(parts)} does not match num_hidden_layers={layers}."
+        else:
+            return []
+    share, rest = divmod(layers, parallel.pipeline)
+    even = [share + (index >= parallel.pipeline - rest) for index in range(parallel.pipeline)]
+    return [
+        Problem(
+            "pp-layer-partition",
+            Stage.MODEL_INIT,
+            "ValueError",
+            error,
+            {"value": text, "layers": layers, "pp": parallel.pipeline, "even": ",".join(map(str, even))},
+            Origin("env", "VLLM_PP_LAYER_PARTITION"),
+        )
+    ]
+
+
+def _context(deployment: Deployment, section: Mapping[str, Any], parallel: Parallelism) -> list[Problem]:
+    """Decode and prefill context parallelism: V4's window and compressor groups support neither."""
+    dcp, pcp, tensor = parallel.decode_context, parallel.prefill_context, parallel.tensor
+    problems: list[Problem] = []
+    dcp_origin = where(deployment, "decode_context_parallel_size")
+    pcp_origin = where(deployment, "prefill_context_parallel_size")
+    backend = deployment.flags.get("dcp_comm_backend")
+    if section["dcp_a2a_needs_dcp"] and backend == "a2a" and dcp <= 1:
+        problems.append(
+            _config_problem(
+                "dcp-backend-without-dcp",
+                "dcp_comm_backend='a2a' requires decode_context_parallel_size > 1.",
+                {},
+                where(deployment, "dcp_comm_backend"),
+            )
+        )
+    refused = _context_sizes(section, tensor, pcp, dcp)
+    if refused:
+        problems.append(
+            _config_problem("dcp-not-divisible", refused, {"tp": tensor, "dcp": dcp, "pcp": pcp}, dcp_origin)
+        )
+    elif dcp > 1:
+        problems.append(
+            Problem(
+                "dcp-unsupported",
+                Stage.KV_CACHE_INIT,
+                "AssertionError",
+                section["context_parallel_error"]["dcp"],
+                {"dcp": dcp},
+                dcp_origin,
+            )
+        )
+    if pcp > 1 and parallel.data > 1 and not section["pcp_with_dp"]:
+        problems.append(
+            _config_problem(
+                "pcp-with-dp",
+                "PCP does not support data parallelism yet.",
+                {"pcp": pcp, "dp": parallel.data},
+                pcp_origin,
+            )
+        )
+    elif pcp > 1 and not refused:
+        problems.append(
+            Problem("pcp-unsupported", Stage.KV_CACHE_INIT, "", "", {"pcp": pcp, "tp": tensor}, pcp_origin)
+        )
+    return problems
+
+
+def _context_sizes(section: Mapping[str, Any], tensor: int, pcp: int, dcp: int) -> str:
+    """What ParallelConfig says about the combination; empty when it accepts it."""
+    if section["dcp_text"] == "old":
+        return f"tp_size={tensor} must be divisible bydcp_size={dcp}." if tensor % dcp else ""
+    if pcp == 1:
+        return f"tp_size={tensor} must be divisible by dcp_size={dcp}." if tensor % dcp else ""
+    valid = sorted({1, pcp, tensor * pcp})
+    if dcp in valid:
+        return ""
+    return (
+        "When PCP is enabled, DCP must be disabled, span the PCP axis, or span the full TP x PCP axis. "
+        f"Got TP={tensor}, PCP={pcp}, DCP={dcp}; valid DCP sizes are {valid}."
+    )
+
+
+def _eplb(deployment: Deployment, section: Mapping[str, Any], parallel: Parallelism) -> list[Problem]:
+    """Expert load balancing: ParallelConfig's conditions, then the model's."""
+    flags = deployment.flags
+    origin = where(deployment, "enable_eplb", "eplb_config")
+    redundant = flags.section("eplb_config").get("num_redundant_experts", 0)
+    redundant = redundant if isinstance(redundant, int) else 0
+    if flags.get("enable_eplb") is not True:
+        if not redundant:
+            return []
+        error = (
+            f"num_redundant_experts is set to {redundant} but EPLB is not enabled. "
+            "Either enable EPLB or unset num_redundant_experts."
+        )
+        return [_config_problem("eplb-redundant-without-eplb", error, {"redundant": redundant}, origin)]
+    if not parallel.expert_parallel:
+        return [_config_problem("eplb-needs-ep", "enable_expert_parallel must be True to use EPLB.", {}, origin)]
+    if parallel.expert_parallel_size <= 1:
+        return [_config_problem("eplb-single-rank", _eplb_size_error(section, parallel), {}, origin)]
+    uneven = _uneven_experts(deployment, section, parallel, redundant, origin)
+    if uneven is not None:
+        return [uneven]
+    if not section["eplb_protocol"]:
+        return [
+            Problem(
+                "eplb-not-implemented",
+                Stage.WARMUP,
+                "AssertionError",
+                "",
+                {"assertion": section["eplb_assert"]},
+                origin,
+            )
+        ]
+    return []
+
+
+def _eplb_size_error(section: Mapping[str, Any], parallel: Parallelism) -> str:
+    if section["eplb_size_text"] == "pcp":
+        return (
+            "EPLB requires tensor, prefill-context, or data parallelism, "
+            f"but got TP={parallel.tensor}, PCP={parallel.prefill_context}, DP={parallel.data}."
+        )
+    return (
+        "EPLB requires tensor_parallel_size or data_parallel_size to be greater than 1, "
+        f"but got TP={parallel.tensor},DP={parallel.data}."
+    )
+
+
+def _uneven_experts(
+    deployment: Deployment,
+    section: Mapping[str, Any],
+    parallel: Parallelism,
+    redundant: int,
+    origin: Origin | None,
+) -> Problem | None:
+    """EPLB wants the same number of physical experts on every rank."""
+    routed = deployment.model.integer("n_routed_experts")
+    if routed is None:
+        return None
+    physical = routed + redundant
+    ranks = parallel.expert_parallel_size
+    if section["eplb_fused_divisor"] == "tp" and physical % parallel.tensor:
+        exception = "AssertionError"
+        error = (
+            f"n_physical_experts={physical} must be divisible by tp_size={parallel.tensor}. "
+            "Adjust num_redundant_experts."
+        )
+    elif physical % ranks:
+        exception = section["eplb_even"]
+        error = "EPLB currently only supports even distribution of experts across ranks."
+        if exception == "ValueError":
+            error += f" Got {physical} experts and {ranks} EP ranks."
+    else:
+        return None
+    data = {"physical": physical, "ranks": ranks, "redundant": redundant, "fitting": -routed % ranks}
+    return Problem("eplb-experts-uneven", Stage.MODEL_INIT, exception, error, data, origin)
+
+
+def _elastic(deployment: Deployment, section: Mapping[str, Any], parallel: Parallelism) -> list[Problem]:
+    """``--enable-elastic-ep``: the conditions ParallelConfig checks first."""
+    flags = deployment.flags
+    if flags.get("enable_elastic_ep") is not True:
+        return []
+    origin = where(deployment, "enable_elastic_ep")
+    if flags.get("enable_eplb") is not True:
+        error = "Elastic EP is only supported with enable_eplb=True."
+        return [_config_problem("elastic-ep-refused", error, {}, origin)]
+    if parallel.pipeline > 1:
+        error = (
+            "Elastic EP is not supported with pipeline parallelism "
+            f"(pipeline_parallel_size={parallel.pipeline})."
+        )
+        return [_config_problem("elastic-ep-refused", error, {}, origin)]
+    return []
+
+
+def _microbatches(deployment: Deployment, section: Mapping[str, Any]) -> list[Problem]:
+    """Dual batch overlap: only some all-to-all backends can run two microbatches."""
+    flags = deployment.flags
+    ubatch = flags.get("ubatch_size", 0)
+    dbo = flags.get("enable_dbo") is True
+    if not dbo and not (isinstance(ubatch, int) and ubatch > 1):
+        return []
+    if deployment.hardware.vendor not in (None, "nvidia"):
+        return []
+    origin = where(deployment, "enable_dbo", "ubatch_size")
+    problems: list[Problem] = []
+    count = 2 if dbo else ubatch
+    thresholds = [flags.get("dbo_decode_token_threshold", 32), flags.get("dbo_prefill_token_threshold", 512)]
+    if section["dbo_threshold"] and min(thresholds) < count:
+        error = (
+            "dbo_decode_token_threshold and dbo_prefill_token_threshold must be at least "
+            f"the number of microbatches ({count})."
+        )
+        problems.append(_config_problem("dbo-threshold", error, {"count": count}, origin))
+    backend = str(flags.get("all2all_backend", "allgather_reducescatter"))
+    if backend in ("naive", "pplx"):
+        backend = "allgather_reducescatter"
+    allowed = section["dbo_backends"]
+    if backend not in allowed:
+        error = f"Assertion failed, {_dbo_error(section['dbo_text'], backend, allowed)}"
+        data = {"backend": backend, "allowed": ", ".join(allowed)}
+        problems.append(_config_problem("dbo-all2all", error, data, origin))
+    return problems
+
+
+def _dbo_error(wording: str, backend: str, allowed: list[str]) -> str:
+    if wording == "platform":
+        return (
+            f"Microbatching currently only supports the {', '.join(allowed)} all2all backends on this platform. "
+            f"{backend} is not supported."
+        )
+    names = ", ".join(allowed[:-1]) + ("," if len(allowed) > 2 else "") + f" and {allowed[-1]}"
+    plural = "s" if wording == "three" else ""
+    return f"Microbatching currently only supports the {names} all2all backend{plural}. {backend} is not supported."
+
+
+def _all2all(deployment: Deployment, section: Mapping[str, Any]) -> list[Problem]:
+    """Names that are no longer there, and MoonEP, which takes unquantised models only."""
+    flags = deployment.flags
+    backend = flags.values.get("all2all_backend")
+    origin = where(deployment, "all2all_backend")
+    if backend in ("naive", "pplx"):
+        return [
+            Problem(
+                "all2all-removed",
+                Stage.ENGINE_CONFIG,
+                "",
+                f"The '{backend}' all2all backend has been removed. Falling back to 'allgather_reducescatter'.",
+                {"backend": backend},
+                origin,
+            )
+        ]
+    quantised = isinstance(deployment.model.raw.get("quantization_config"), Mapping)
+    if backend == "moonep" and section["moonep"] and quantised:
+        error = "The moonep all2all backend currently supports unquantized BF16 models only"
+        return [_config_problem("moonep-quantized", error, {}, origin)]
+    return []
+
+
+def _numa(deployment: Deployment) -> list[Problem]:
+    """NUMA lists without the switch that makes use of them."""
+    flags = deployment.flags
+    given = [dest for dest in ("numa_bind_nodes", "numa_bind_cpus") if flags.given(dest)]
+    if not given or flags.get("numa_bind") is True:
+        return []
+    error = "numa_bind_nodes and numa_bind_cpus require numa_bind=True."
+    return [_config_problem("numa-bind-missing", error, {}, where(deployment, *given))]
+
+
+def _config_problem(code: str, error: str, data: Mapping[str, Any], origin: Origin | None) -> Problem:
+    """A refusal inside a config class, which pydantic reports."""
+    return Problem(code, Stage.ENGINE_CONFIG, _VALIDATION, error, data, origin)
