@@ -18,6 +18,7 @@ from typing import Any, Final
 from dsv4check.deployment import Deployment
 from dsv4check.releases.facts import ReleaseFacts
 from dsv4check.resolution import Attention, Draft
+from dsv4check.resolve.attention import indexer_dtype, requested_backend
 
 _WINDOW_DEFAULT: Final = 128
 """``sliding_window`` of every published checkpoint, for configs that leave it out."""
@@ -64,7 +65,7 @@ _FLASHINFER_SM12X: Final = (
 
 
 def kernel_facts(
-    deployment: Deployment, facts: ReleaseFacts, attention: Attention, draft: Draft
+    deployment: Deployment, facts: ReleaseFacts, attention: Attention | None, draft: Draft
 ) -> Mapping[str, Any]:
     """Named values for rule conditions (``fact.<name>``); a name is None when the inputs do not settle it.
 
@@ -79,16 +80,21 @@ def kernel_facts(
     - ``sm12x_index_width``, ``sm12x_prefill_width``: entries of a window index row.
     - ``sm12x_decode_kernel``, ``sm12x_prefill_kernel``, ``sm12x_draft_kernel``: FlashInfer has a kernel for
       the padded heads and that width (``draft``: prefill on sliding-window-only layers).
+    - ``indexer_dtype``, ``backend_requested``: as in the attention record, which V4.1 and ROCm do not have.
+
+    ``attention`` is None where the class is not modelled; what needs its heads is None then.
     """
     section = facts.section("kernels")
     pins = facts.section("pins").get("packages", {})
     flashinfer = _effective(deployment, pins, "flashinfer-python")
     cutlass = _effective(deployment, pins, "nvidia-cutlass-dsl")
     shapes = _shapes(flashinfer.version)
-    heads = attention.padded_q_heads
+    heads = None if attention is None else attention.padded_q_heads
     width = _index_width(deployment, section, draft)
     prefill_width = _prefill_width(deployment, section)
     return {
+        "indexer_dtype": indexer_dtype(deployment, facts),
+        "backend_requested": requested_backend(deployment).name,
         "deep_gemm_sm12x": section.get("deep_gemm_sm12x"),
         "hyper_connection_needs_deep_gemm": section.get("hyper_connection_needs_deep_gemm"),
         "sends_storage_offsets": section.get("sends_storage_offsets"),

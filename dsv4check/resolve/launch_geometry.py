@@ -129,7 +129,9 @@ def _nodes(
             if reworded
             else "nnodes > 1 is only supported with data_parallel_backend=mp"
         )
-        return _problem(deployment, "nnodes-needs-mp", exception, error, {}, "data_parallel_backend", "nnodes")
+        return _problem(
+            deployment, "nnodes-needs-mp", exception, error, {}, "data_parallel_backend", "nnodes"
+        )
     world = parallel.total if section["nnodes_counts_pcp"] else parallel.total // parallel.prefill_context
     data = {"nnodes": nnodes, "world": world, "node_rank": launch.node_rank, "last": nnodes - 1}
     if world % nnodes:
@@ -147,7 +149,9 @@ def _nodes(
         )
         return _problem(deployment, "node-rank-out-of-range", exception, error, data, "node_rank")
     if launch.executor not in (None, "mp", "uni", "external_launcher"):
-        error = "nnodes > 1 can only be set when distributed executor backend is mp, uni or external_launcher."
+        error = (
+            "nnodes > 1 can only be set when distributed executor backend is mp, uni or external_launcher."
+        )
         dest = "distributed_executor_backend"
         return _problem(deployment, "nnodes-needs-mp", "ValidationError", error, data, dest, "nnodes")
     return None
@@ -167,18 +171,14 @@ def _balancer(
                 f"{_INVALID}`--node-rank` cannot unambiguously identify external data-parallel ranks when "
                 "`--nnodes` is not divisible by `--data-parallel-size`."
             )
-            return _problem(
-                deployment, "external-lb-rank", exception, error, {}, "data_parallel_external_lb"
-            )
+            return _problem(deployment, "external-lb-rank", exception, error, {}, "data_parallel_external_lb")
         if not inferred:
             error = (
                 f"{_INVALID}`--data-parallel-external-lb` requires a data-parallel rank."
                 if reworded
                 else "data_parallel_rank or node_rank must be specified if data_parallel_external_lb is enable."
             )
-            return _problem(
-                deployment, "external-lb-rank", exception, error, {}, "data_parallel_external_lb"
-            )
+            return _problem(deployment, "external-lb-rank", exception, error, {}, "data_parallel_external_lb")
     if launch.external or launch.rank is not None:
         if launch.local not in (None, 1):
             error = (
@@ -242,9 +242,7 @@ def _sizes(
 ) -> Problem | None:
     """ParallelConfig on local size and rank."""
     if launch.local is not None and launch.local > parallel.data:
-        error = (
-            f"data_parallel_size_local ({launch.local}) must be <= data_parallel_size ({parallel.data})"
-        )
+        error = f"data_parallel_size_local ({launch.local}) must be <= data_parallel_size ({parallel.data})"
         data = {"local": launch.local, "dp": parallel.data}
         return _problem(
             deployment, "dp-local-above-dp", "ValidationError", error, data, "data_parallel_size_local"
@@ -257,7 +255,9 @@ def _sizes(
     return None
 
 
-def _devices(deployment: Deployment, launch: _Launch, parallel: Parallelism, local: int | None) -> Problem | None:
+def _devices(
+    deployment: Deployment, launch: _Launch, parallel: Parallelism, local: int | None
+) -> Problem | None:
     """Ranks of this node against the GPUs vLLM can see there."""
     gpus = deployment.hardware.gpus_per_node
     if gpus is None or deployment.hardware.vendor not in ("nvidia", None):
@@ -265,7 +265,13 @@ def _devices(deployment: Deployment, launch: _Launch, parallel: Parallelism, loc
     world = parallel.world_size
     origin_flags = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
     nodes_that_fit = -(-world // gpus)
-    data = {"world": world, "gpus": gpus, "fitting_nodes": nodes_that_fit, "tp": parallel.tensor, "dp": parallel.data}
+    data = {
+        "world": world,
+        "gpus": gpus,
+        "fitting_nodes": nodes_that_fit,
+        "tp": parallel.tensor,
+        "dp": parallel.data,
+    }
     undecided = launch.executor is None and parallel.total > 1
     if undecided and launch.nnodes <= 1 and gpus < world:
         error = (

@@ -261,7 +261,9 @@ def _eplb(deployment: Deployment, section: Mapping[str, Any], parallel: Parallel
         )
         return [_config_problem("eplb-redundant-without-eplb", error, {"redundant": redundant}, origin)]
     if not parallel.expert_parallel:
-        return [_config_problem("eplb-needs-ep", "enable_expert_parallel must be True to use EPLB.", {}, origin)]
+        return [
+            _config_problem("eplb-needs-ep", "enable_expert_parallel must be True to use EPLB.", {}, origin)
+        ]
     if parallel.expert_parallel_size <= 1:
         return [_config_problem("eplb-single-rank", _eplb_size_error(section, parallel), {}, origin)]
     uneven = _uneven_experts(deployment, section, parallel, redundant, origin)

@@ -158,7 +158,11 @@ class _Builder:
     def _initial_method(self) -> str | None:
         method, model = self.values.get("method"), self.values.get("model")
         style = self.section.get("class_path")
-        if isinstance(model, str) and _looks_like_class(model, style) and (style == "any_dot" or method is None):
+        if (
+            isinstance(model, str)
+            and _looks_like_class(model, style)
+            and (style == "any_dot" or method is None)
+        ):
             if method is not None:
                 # Before 0.26 a dot in the name was enough, whatever method was asked for.
                 self._note("spec-model-taken-for-class", Stage.MODEL_INIT, "", "model", model=model)
@@ -549,9 +553,7 @@ class _Builder:
             raise _Refused("spec-fly", error, key="rejection_sample_method")
 
     def _note(self, code: str, stage: Stage, error: str, key: str, **data: Any) -> None:
-        self.config.problems.append(
-            Problem(code, stage, "", error, data, origin(self.deployment.flags, key))
-        )
+        self.config.problems.append(Problem(code, stage, "", error, data, origin(self.deployment.flags, key)))
 
 
 def _looks_like_class(model: str, style: str | None) -> bool:

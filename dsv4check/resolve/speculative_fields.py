@@ -6,7 +6,8 @@ Sources: ``engine/arg_utils.py:create_speculative_config`` (merging) and the ann
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import operator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -27,9 +28,9 @@ _INTERNAL = ("draft_model_config", "draft_parallel_config", "target_model_config
 _TRUE = frozenset({"true", "t", "yes", "y", "on", "1"})
 _FALSE = frozenset({"false", "f", "no", "n", "off", "0"})
 
-_BOUNDS = {
-    "gt": ("greater than", lambda value, bound: value > bound),
-    "ge": ("greater than or equal to", lambda value, bound: value >= bound),
+_BOUNDS: Mapping[str, tuple[str, Callable[[Any, Any], Any]]] = {
+    "gt": ("greater than", operator.gt),
+    "ge": ("greater than or equal to", operator.ge),
 }
 
 

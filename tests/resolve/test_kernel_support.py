@@ -133,3 +133,22 @@ def test_storage_offsets_become_mandatory_with_flashinfer_0_7() -> None:
     assert _resolve(_facts())["flashinfer_storage_offsets"] == "unknown keyword"
     newer = _resolve(_facts(), packages={"flashinfer-python": "0.7.0"})
     assert newer["flashinfer_storage_offsets"] == "required"
+
+
+def test_without_an_attention_record_the_packages_are_still_judged() -> None:
+    deployment = Deployment(
+        command=Command((), ()),
+        flags=ServeFlags(
+            None, {"attention_config": {"backend": "flashmla_sparse", "indexer_kv_dtype": "mxfp4"}}
+        ),
+        env={},
+        hardware=Hardware("amd", "MI355X"),
+        vllm=VllmBuild("9.9.9", "release", "9.9.9", _ORIGIN),
+        model=Model("m", "deepseek_v4", "original", "test", {}, {}),
+        packages={},
+    )
+    facts = ReleaseFacts("9.9.9", {"kv_cache": {"indexer": {"option": "indexer_kv_dtype"}}})
+    found = kernel_facts(deployment, facts, None, Draft(None))
+    assert found["indexer_dtype"] == "mxfp4"
+    assert found["backend_requested"] == "FLASHMLA_SPARSE"
+    assert found["sm12x_decode_kernel"] is None

@@ -1,0 +1,354 @@
+"""Launch commands as people write them, taken apart into program, environment and words.
+
+Accepted: a list of words, one quoted string, or shell text with line continuations, comments, exports,
+wrappers (``exec``, ``nohup``, ``numactl`` ...) and whatever stands behind the command (``| tee log``). Nothing
+is executed and no file is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from dsv4check.deployment import Command, Token
+from dsv4check.errors import InputError
+from dsv4check.inputs.shell_words import Lexer, Operator, Word, quote
+from dsv4check.problems import Origin
+
+MAX_TEXT: Final = 1 << 20
+"""Characters of a command; longer input is not a command but a file given by mistake."""
+
+_ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)(\+?)=")
+_PYTHON: Final = re.compile(r"python\d*(\.\d+)?[dt]?(\.exe)?")
+_MODULES: Final = {
+    "vllm.entrypoints.openai.api_server": "api_server",
+    "vllm.entrypoints.launchers.api_server.entry": "api_server",
+    "vllm.entrypoints.cli.main": "cli",
+    "vllm": "cli",
+}
+_WRAPPERS: Final = frozenset(
+    "exec nohup sudo env time command uv uvx numactl taskset nice ionice stdbuf timeout setsid chrt srun mpirun "
+    "conda poetry pdm hatch rye micromamba dumb-init tini catchsegv nsys ncu strace gdb xvfb-run unbuffer".split()
+)
+_KEYWORDS: Final = frozenset("then do else { ! if while until elif fi done }".split())
+_QUIET: Final = frozenset(
+    "set cd source . pip uv echo printf mkdir sleep ulimit true false module trap wait shopt unset alias return exit "
+    "curl wget git apt apt-get nvidia-smi ray hf huggingface-cli if fi for while done case esac [ [[ test rm cp mv ls cat"
+    " docker podman kubectl helm".split()
+)
+_CURLY: Final = {
+    "\u201c": "curly double quotes",
+    "\u201d": "curly double quotes",
+    "\u2018": "curly single quotes",
+    "\u2019": "curly single quotes",
+    "\u2013": "a long dash (–)",
+    "\u2014": "a long dash (—)",
+    "\u2212": "a minus sign (−)",
+}
+_SPECIAL: Final = re.compile("[" + "".join(_CURLY) + "]")
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
+
+
+@dataclass(slots=True)
+class _Segment:
+    """One simple command of the text."""
+
+    words: list[Word] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)
+    ended_by: str = ""
+
+
+def read_command(words: Sequence[str] | str, *, source: str = "command line") -> Command:
+    """Take a launch command apart.
+
+    Args:
+        words: The words as a shell delivers them, or text to split as a shell would. A list of one word
+            that holds blanks is such a text.
+        source: What the input is called in messages and places, e.g. ``standard input`` or a file name.
+
+    Raises:
+        InputError: The input is empty, binary, too large, has an unclosed quote or no vLLM server in it.
+    """
+    if isinstance(words, str):
+        return _read_text(words, source)
+    listed = [str(word) for word in words]
+    if len(listed) == 1 and len(listed[0].split()) > 1 and not listed[0].lstrip().startswith("{"):
+        return _read_text(listed[0], source)
+    _refuse_unusable(listed, source)
+    kind = _kind(source)
+    tokens = tuple(Token(word, Origin(kind, word)) for word in listed)
+    env: dict[str, str] = {}
+    notes = [note for word in listed for note in _pasted_characters(word, "")]
+    program, rest, entrypoint = _split_program(tokens, env)
+    if not program and not _looks_like_arguments(rest):
+        raise InputError(_not_a_launch(source, rest[0].text if rest else ""))
+    return Command(program, rest, env, entrypoint, tuple(dict.fromkeys(notes)))
+
+
+def _read_text(text: str, source: str) -> Command:
+    _refuse_unusable([text], source)
+    variables: dict[str, str] = {}
+    exported: dict[str, str] = {}
+    arrays: dict[str, list[str]] = {}
+    lexer = Lexer(text, source, variables, arrays)
+    found: list[tuple[Command, _Segment]] = []
+    others: list[_Segment] = []
+    first_plain: _Segment | None = None
+    kind = _kind(source)
+    for segment in _segments(lexer, variables, exported, arrays):
+        if not segment.words:
+            continue
+        tokens = tuple(
+            Token(word.text, Origin(kind, word.text, word.line, word.column)) for word in segment.words
+        )
+        env = dict(exported)
+        program, rest, entrypoint = _split_program(tokens, env, [word.plain for word in segment.words])
+        if program:
+            found.append((Command(program, rest, env, entrypoint), segment))
+            continue
+        if first_plain is None and rest and _looks_like_arguments(rest):
+            first_plain = segment
+            found_plain = Command((), rest, env, "serve")
+        others.append(segment)
+    if found:
+        command, chosen = found[0]
+    elif first_plain is not None:
+        command, chosen = found_plain, first_plain
+    else:
+        raise InputError(_not_a_launch(source, others[0].words[0].text if others else ""))
+    notes = [*_pasted_characters(text, source), *lexer.notes]
+    if len(found) > 1:
+        notes.append(f"{len(found)} launches in this text: only the first was read")
+    notes.extend(f"left out: {text}" for text in chosen.dropped)
+    if chosen.ended_by not in ("", "\n", ";"):
+        following = " ".join(word.text for word in _after(chosen, others))
+        notes.append(f"left out: {chosen.ended_by} {following}".rstrip())
+    elif not found and (following := " ".join(word.text for word in _after(chosen, others))):
+        notes.append(f"left out, as a shell would end the command before it: {following}")
+    return Command(command.program, command.tokens, command.env, command.entrypoint, tuple(dict.fromkeys(notes)))
+
+
+def _after(chosen: _Segment, others: list[_Segment]) -> list[Word]:
+    """The words of the command that follows the chosen one in the text."""
+    if not chosen.words:
+        return []
+    place = (chosen.words[-1].line, chosen.words[-1].column)
+    later = [segment for segment in others if (segment.words[0].line, segment.words[0].column) > place]
+    return later[0].words if later else []
+
+
+def _segments(
+    lexer: Lexer, variables: dict[str, str], exported: dict[str, str], arrays: dict[str, list[str]]
+) -> Iterable[_Segment]:
+    """Simple commands of the text, in order; assignments and exports between them are applied."""
+    segment = _Segment()
+    redirect: str | None = None
+    array: tuple[str, list[str]] | None = None
+    for item in lexer:
+        if isinstance(item, Word):
+            if array is not None:
+                array[1].append(item.text)
+            elif redirect is not None:
+                segment.dropped.append(f"{redirect} {item.text}")
+                redirect = None
+            else:
+                segment.words.append(item)
+            continue
+        if array is not None:
+            if item.text == ")":
+                name = array[0]
+                arrays[name] = [*(arrays.get(name, []) if name.endswith("+") else []), *array[1]]
+                array = None
+            continue
+        if item.text == "(" and segment.words and (match := _ASSIGNMENT.fullmatch(segment.words[-1].text)):
+            segment.words.pop()
+            name = match.group(1)
+            array = (name, list(arrays.get(name, [])) if match.group(2) else [])
+            continue
+        if re.search(r"[<>]", item.text):
+            redirect = None if re.search(r"&\d", item.text) else item.text
+            if redirect is None:
+                segment.dropped.append(item.text)
+            continue
+        segment.ended_by = item.text
+        _apply_assignments(segment, variables, exported)
+        yield segment
+        segment, redirect = _Segment(), None
+    _apply_assignments(segment, variables, exported)
+    yield segment
+
+
+def _apply_assignments(segment: _Segment, variables: dict[str, str], exported: dict[str, str]) -> None:
+    """``X=1`` and ``export X=1`` on their own: remember them and empty the segment."""
+    while segment.words and segment.words[0].text in _KEYWORDS:
+        segment.words.pop(0)
+    words = segment.words
+    if not words:
+        return
+    exports = words[0].text in ("export", "declare", "readonly", "local", "typeset")
+    body = words[1:] if exports else words
+    if not exports and not all(_assignment(word.text, word.plain) for word in body):
+        return
+    for word in body:
+        if pair := _assignment(word.text, word.plain):
+            name, value, append = pair
+            variables[name] = variables.get(name, "") + value if append else value
+            if exports and words[0].text == "export" or name in exported:
+                exported[name] = variables[name]
+        elif words[0].text == "export" and word.text in variables:
+            exported[word.text] = variables[word.text]
+    segment.words = []
+
+
+def _assignment(text: str, plain: int | None = None) -> tuple[str, str, bool] | None:
+    match = _ASSIGNMENT.match(text)
+    if match is None or (plain is not None and plain < match.end()):
+        return None
+    return match.group(1), text[match.end() :], bool(match.group(2))
+
+
+def _split_program(
+    tokens: tuple[Token, ...], env: dict[str, str], plain: list[int] | None = None
+) -> tuple[tuple[str, ...], tuple[Token, ...], str]:
+    """Program, the words after it, and the entry point; assignments in front go into ``env``."""
+    texts = [token.text for token in tokens]
+    start = 0
+    if texts[:1] == ["env"] and len(texts) > 1:
+        start = 1
+    while start < len(texts) and (
+        pair := _assignment(texts[start], plain[start] if plain is not None else None)
+    ):
+        env[pair[0]] = pair[1]
+        start += 1
+    where = _find_server(texts, start)
+    if where is None:
+        return (), tokens[start:], "serve"
+    stop, entrypoint = where
+    program: list[str] = []
+    for text in texts[start:stop]:
+        if (pair := _assignment(text)) and program and not text.startswith("-"):
+            env[pair[0]] = pair[1]
+        else:
+            program.append(text)
+    if program[:1] == ["env"] and not program[1].startswith("-"):
+        program.pop(0)
+    return tuple(program), tokens[stop:], entrypoint
+
+
+def _find_server(texts: list[str], start: int) -> tuple[int, str] | None:
+    """Index behind the words that start the server, and which of its two entry points it is."""
+    if start >= len(texts):
+        return None
+    first = texts[start].rsplit("/", 1)[-1]
+    if first != "vllm" and not _PYTHON.fullmatch(first) and first not in _WRAPPERS:
+        return None
+    for index in range(start, len(texts)):
+        name = texts[index].rsplit("/", 1)[-1]
+        following = texts[index + 1 : index + 2]
+        if name == "vllm" and texts[index - 1 : index] != ["-m"] and following == ["serve"]:
+            return index + 2, "serve"
+        if _PYTHON.fullmatch(name):
+            at = index + 1
+            while at < len(texts) and texts[at].startswith("-") and texts[at] != "-m":
+                at += 2 if texts[at] in ("-W", "-X") else 1
+            if texts[at : at + 1] == ["-m"] and (module := _MODULES.get("".join(texts[at + 1 : at + 2]))):
+                if module == "api_server":
+                    return at + 2, module
+                if texts[at + 2 : at + 3] == ["serve"]:
+                    return at + 3, "serve"
+            if texts[at : at + 1] and texts[at].endswith("vllm") and texts[at + 1 : at + 2] == ["serve"]:
+                return at + 2, "serve"
+            return None
+        if texts[index].startswith("--") and "=" not in texts[index] and index == start:
+            return None
+    return None
+
+
+def _looks_like_arguments(rest: tuple[Token, ...]) -> bool:
+    """True for words that start with a flag, or with something that can be a model rather than a program."""
+    if not rest:
+        return True
+    first = rest[0].text
+    if first.startswith(("-", "\u2013", "\u2014")):
+        return True
+    if first in _QUIET or first in _WRAPPERS or first in ("vllm", "serve") or _PYTHON.fullmatch(first):
+        return False
+    return "/" in first or len(rest) == 1 or rest[1].text.startswith("-")
+
+
+def _not_a_launch(source: str, first: str) -> str:
+    expected = "expected `vllm serve MODEL ...`, `python -m vllm.entrypoints.openai.api_server ...` or only flags"
+    if not first:
+        return f"{source}: no command in it; {expected}"
+    shown = first if len(first) <= 40 else first[:37] + "..."
+    return f"{source}: {shown!r} starts no vLLM server; {expected}"
+
+
+def _kind(source: str) -> str:
+    if source == "command line":
+        return "flag"
+    return "stdin" if source in ("standard input", "stdin", "-") else "file"
+
+
+def _refuse_unusable(texts: list[str], source: str) -> None:
+    if sum(map(len, texts)) > MAX_TEXT:
+        raise InputError(f"{source}: longer than {MAX_TEXT} characters; expected one launch command")
+    for text in texts:
+        if (found := _CONTROL.search(text)) is not None:
+            line = text.count("\n", 0, found.start()) + 1
+            raise InputError(
+                f"{source}, line {line}: control character {found.group()!r}; expected a command as plain text"
+            )
+    if not any(text.strip() for text in texts):
+        raise InputError(f"{source}: no command in it; expected `vllm serve MODEL ...`")
+
+
+def _pasted_characters(text: str, source: str) -> list[str]:
+    """Notes on characters that look like quotes or dashes and are none to a shell."""
+    notes = []
+    for match in _SPECIAL.finditer(text):
+        place = ""
+        if source:
+            place = f"line {text.count(chr(10), 0, match.start()) + 1}: "
+        notes.append(
+            f"{place}{_CURLY[match.group()]} ({match.group()}) pasted from formatted text: a shell takes them as"
+            " ordinary characters"
+        )
+    return notes
+
+
+def format_command(command: Command, *, width: int = 100) -> str:
+    """The whole command, ready to paste: environment in front, words quoted for a shell.
+
+    A command longer than ``width`` characters gets one flag per line. Reading the text again gives the same
+    words and environment. Without a program ``vllm serve`` is printed.
+    """
+    program = command.program or ("vllm", "serve")
+    head = [f"{name}={quote(value) if value else ''}" for name, value in command.env.items()]
+    groups = [[*head, *(quote(word) for word in program)]]
+    for token in command.tokens:
+        starts_flag = token.text.startswith("-") and not _NUMBER.fullmatch(token.text)
+        if starts_flag:
+            groups.append([_quote_flag(token.text)])
+        else:
+            groups[-1].append(quote(token.text))
+    lines = [" ".join(group) for group in groups]
+    joined = " ".join(lines)
+    if len(joined) <= width:
+        return joined
+    return " \\\n  ".join(lines)
+
+
+_NUMBER: Final = re.compile(r"-\d+|-\d*\.\d+")
+_PLAIN_FLAG: Final = re.compile(r"(-[A-Za-z0-9_.+-]*=)(.*)", re.DOTALL)
+
+
+def _quote_flag(text: str) -> str:
+    """``--flag='{...}'`` rather than ``'--flag={...}'``."""
+    match = _PLAIN_FLAG.fullmatch(text)
+    return match.group(1) + (quote(match.group(2)) if match.group(2) else "") if match else quote(text)
+
+
+__all__ = ["MAX_TEXT", "Operator", "format_command", "read_command"]
