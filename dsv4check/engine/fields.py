@@ -45,6 +45,11 @@ class Fields:
         self._pins = pins
         self._cache: dict[str, Any] = {}
 
+    @staticmethod
+    def areas() -> frozenset[str]:
+        """First parts of the names that a lookup understands."""
+        return frozenset(_FINDERS)
+
     def get(self, name: str) -> Any:
         """The value, None when it is known to be absent, or :class:`Unknown`.
 

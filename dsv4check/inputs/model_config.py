@@ -334,7 +334,8 @@ def _numbers(value: object, path: str = "", depth: int = 0) -> Iterator[tuple[st
         yield path, value
     elif depth < 40 and isinstance(value, Mapping):
         for key, entry in value.items():
-            yield from _numbers(entry, f"{path}.{key}" if path else str(key), depth + 1)
+            name = str(key).encode("ascii", "backslashreplace").decode()
+            yield from _numbers(entry, f"{path}.{name}" if path else name, depth + 1)
     elif depth < 40 and isinstance(value, list):
         for index, entry in enumerate(value):
             yield from _numbers(entry, f"{path}[{index}]", depth + 1)

@@ -66,6 +66,7 @@ def resolve(deployment: Deployment, facts: ReleaseFacts) -> Resolution:
 
     values: dict[str, Any] = dict(connector_facts)
     values |= kernel_facts(deployment, facts, attention, draft)
+    values |= _cache_facts(facts, kv_cache)
     return Resolution(
         release=facts.version,
         kv_cache=kv_cache,
@@ -100,6 +101,27 @@ def _kv_cache(
         bytes_per_token=bytes_per_token(layers) if layers else None,
     )
     return cache, dtype.problems
+
+
+def _cache_facts(facts: ReleaseFacts, cache: KvCache | None) -> dict[str, Any]:
+    """Values that the KV-cache rules quote.
+
+    ``c128_view_bytes``: what a view over 1,000 blocks of the C128 cache would need if its blocks were counted
+    with the block size instead of the storage block size (vllm#38831 without vllm#43988).
+    """
+    values: dict[str, Any] = {"plain_rows": "plain" in facts.section("kv_cache")}
+    layer = next((item for item in cache.layers if item.kind == "main_c128"), None) if cache else None
+    if layer is not None and layer.states_per_block > 0:
+        factor = layer.block_size // layer.states_per_block
+        blocks = 1000
+        values |= {
+            "c128_storage_block": layer.states_per_block,
+            "c128_block_factor": factor,
+            "c128_page": layer.padded_page_bytes,
+            "c128_view_bytes": (blocks * factor - 1) * layer.padded_page_bytes + layer.page_bytes,
+            "c128_allocated_bytes": blocks * layer.padded_page_bytes,
+        }
+    return values
 
 
 def _gpu_missing(attention: Attention, cache: KvCache) -> NotEvaluated:

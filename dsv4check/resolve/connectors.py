@@ -1,0 +1,384 @@
+"""KV connectors: which exist, what they need, and whether they leave the hybrid KV-cache manager on.
+
+V4 has KV-cache groups of several kinds (main, sliding window, compressor states). The hybrid manager gives
+each what it needs; with the manager off every group is kept for the whole context. vLLM switches it off for
+the flag and, unless ``--no-disable-hybrid-kv-cache-manager`` is given, for connectors that lack support: every
+connector before 0.22, those without ``SupportsHMA`` since (``VllmConfig.__post_init__``,
+``distributed/kv_transfer/kv_connector/factory.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from dsv4check.deployment import Deployment
+from dsv4check.problems import Origin, Problem, Stage
+from dsv4check.releases.facts import ReleaseFacts
+from dsv4check.resolution import Parallelism
+from dsv4check.resolve.engine_config import max_model_len
+from dsv4check.resolve.offloading import offload_problems
+from dsv4check.resolve.parallelism import where
+
+_VALIDATION = "ValidationError"
+_MULTI = "MultiConnector"
+
+
+@dataclass(frozen=True, slots=True)
+class Connector:
+    """The connector a launch ends up with, also when an offloading flag put it there."""
+
+    name: str
+    config: Mapping[str, Any]
+    """The ``kv_transfer_config`` entry."""
+    extra: Mapping[str, Any]
+    """Its ``kv_connector_extra_config``."""
+    external: bool
+    """Loaded from ``kv_connector_module_path``: nothing is known about it."""
+    from_offload_flag: bool
+    origin: Origin | None
+
+
+def check_connectors(
+    deployment: Deployment, facts: ReleaseFacts, parallel: Parallelism
+) -> tuple[tuple[Problem, ...], Mapping[str, Any]]:
+    """Problems of the connector, and values for rule conditions.
+
+    Values: ``kv_connector`` (name or None), ``kv_connectors`` (names, children of a MultiConnector
+    included), ``hybrid_manager_disabled`` (bool) and ``hybrid_manager_why`` (``flag``, ``connector`` or "").
+    """
+    section = facts.section("connectors")
+    connector = find_connector(deployment, section)
+    disabled, why = _hybrid(deployment, section, connector)
+    names = [] if connector is None else [connector.name, *(name for name, _ in _children(connector))]
+    values = {
+        "kv_connector": connector.name if connector else None,
+        "kv_connectors": names,
+        "hybrid_manager_disabled": disabled,
+        "hybrid_manager_why": why,
+    }
+    problems: list[Problem] = []
+    if connector is not None:
+        problems += _names(section, connector)
+        if not problems:
+            problems += _config_stage(deployment, section, connector, parallel, disabled)
+            problems += _start_stage(deployment, section, connector, parallel, disabled)
+            offloads = connector.name == "OffloadingConnector"
+            if offloads and not any(problem.code == "connector-needs-plain-cache" for problem in problems):
+                problems += offload_problems(deployment, section, connector.extra, disabled, connector.origin)
+    if disabled:
+        problem = _full_context(deployment, facts, parallel, connector, why)
+        if problem is not None:
+            problems.append(problem)
+    return tuple(problems), values
+
+
+def find_connector(deployment: Deployment, section: Mapping[str, Any]) -> Connector | None:
+    """The connector of ``--kv-transfer-config``, or the one that ``--kv-offloading-size`` puts in its place."""
+    flags = deployment.flags
+    config = flags.section("kv_transfer_config")
+    name = config.get("kv_connector")
+    extra = config.get("kv_connector_extra_config")
+    extra = extra if isinstance(extra, Mapping) else {}
+    offload = flags.values.get("kv_offloading_size")
+    if isinstance(offload, (int, float)) and not isinstance(offload, bool):
+        if flags.get("kv_offloading_backend", "native") == "lmcache":
+            name = section["offload"]["lmcache"]
+        else:
+            simple = deployment.env.get("VLLM_USE_SIMPLE_KV_OFFLOAD", "0") not in ("0", "")
+            name = "SimpleCPUOffloadConnector" if simple else "OffloadingConnector"
+            extra = {**extra, "cpu_bytes_to_use": offload * 2**30}
+        origin = where(deployment, "kv_offloading_size")
+        return Connector(str(name), config, extra, False, True, origin)
+    if not isinstance(name, str):
+        return None
+    external = bool(config.get("kv_connector_module_path"))
+    return Connector(name, config, extra, external, False, where(deployment, "kv_transfer_config"))
+
+
+def _children(connector: Connector) -> list[tuple[str, Mapping[str, Any]]]:
+    """Name and config of a MultiConnector's children."""
+    listed = connector.extra.get("connectors") if connector.name == _MULTI else None
+    if not isinstance(listed, list):
+        return []
+    return [(str(child.get("kv_connector")), child) for child in listed if isinstance(child, Mapping)]
+
+
+def _hybrid(
+    deployment: Deployment, section: Mapping[str, Any], connector: Connector | None
+) -> tuple[bool, str]:
+    """Whether the hybrid manager is off, and who switched it off."""
+    asked = deployment.flags.values.get("disable_hybrid_kv_cache_manager")
+    if isinstance(asked, bool):
+        return asked, "flag" if asked else ""
+    if connector is None:
+        return False, ""
+    if section["any_disables_hybrid"]:
+        # --kv-offloading-size is only turned into a connector after this decision in these releases.
+        given = bool(deployment.flags.section("kv_transfer_config"))
+        return given, "connector" if given else ""
+    supported = _supports_hybrid(section, connector)
+    return supported is False, "connector" if supported is False else ""
+
+
+def _supports_hybrid(section: Mapping[str, Any], connector: Connector) -> bool | None:
+    """Does the connector (all children of a MultiConnector) work with the hybrid manager; None: not known."""
+    if connector.external:
+        return None
+    if connector.name == _MULTI and _MULTI in section["hybrid"]:
+        children = _children(connector)
+        if not children:
+            return False
+        answers = [
+            None if child.get("kv_connector_module_path") else _known(section, name)
+            for name, child in children
+        ]
+        if False in answers:
+            return False
+        return None if None in answers else True
+    return _known(section, connector.name)
+
+
+def _known(section: Mapping[str, Any], name: str) -> bool | None:
+    """None for connectors whose class comes from another package when that is installed (LMCache)."""
+    return None if name in section["external"] else name in section["hybrid"]
+
+
+def _names(section: Mapping[str, Any], connector: Connector) -> list[Problem]:
+    """Names the release has not registered, and children without a role."""
+    problems: list[Problem] = []
+    stage = Stage.ENGINE_CONFIG if section["multi_checks_children"] == "config" else Stage.KV_CACHE_INIT
+    listed = [] if connector.external else [(connector.name, connector.config, Stage.ENGINE_CONFIG)]
+    listed += [(name, child, stage) for name, child in _children(connector)]
+    for name, config, at in listed:
+        if config.get("kv_connector_module_path") or name in section["names"]:
+            continue
+        close = get_close_matches(name, section["names"], 1, 0.5)
+        data = {"name": name, "closest": close[0] if close else "", "known": ", ".join(section["names"])}
+        error = f"Unsupported connector type: {name}"
+        problems.append(Problem("connector-unknown", at, _VALIDATION, error, data, connector.origin))
+    for name, child in _children(connector):
+        if child.get("kv_role") is None:
+            error = "Please specify kv_role when kv_connector is set"
+            data = {"name": name}
+            problems.append(
+                Problem("connector-child-role", stage, _VALIDATION, error, data, connector.origin)
+            )
+    return problems
+
+
+def _config_stage(
+    deployment: Deployment,
+    section: Mapping[str, Any],
+    connector: Connector,
+    parallel: Parallelism,
+    disabled: bool,
+) -> list[Problem]:
+    """What VllmConfig refuses together with a connector."""
+    flags = deployment.flags
+    names = {connector.name, *(name for name, _ in _children(connector))}
+    origin = connector.origin
+    problems: list[Problem] = []
+
+    def refuse(code: str, error: str, data: Mapping[str, Any]) -> None:
+        problems.append(Problem(code, Stage.ENGINE_CONFIG, _VALIDATION, error, data, origin))
+
+    dcp = parallel.decode_context
+    transfer = parallel.tensor
+    if section["nixl_dcp"] == "transfer":
+        transfer = max(parallel.tensor, parallel.prefill_context)
+    if section["nixl_dcp"] and "NixlConnector" in names and dcp not in (1, transfer):
+        suffix = (
+            f"equal to tensor_parallel_size={transfer} when using NixlConnector."
+            if section["nixl_dcp"] == "tp"
+            else f"equal to the NIXL transfer parallel size={transfer}."
+        )
+        error = f"Assertion failed, decode_context_parallel_size={dcp} must be 1 or {suffix}"
+        refuse("nixl-dcp", error, {"dcp": dcp})
+    if section["hidden_states_chunked"] and connector.name == "ExampleHiddenStatesConnector":
+        if flags.get("enable_chunked_prefill") is not False:
+            error = (
+                "ExampleHiddenStatesConnector does not support chunked prefill. "
+                "Please disable chunked prefill (--no-enable-chunked-prefill)."
+            )
+            refuse("hidden-states-chunked", error, {})
+    sleeping = names.intersection(section["no_sleep"])
+    if sleeping and flags.get("enable_sleep_mode") is True:
+        refuse(
+            "connector-sleep-mode", f"{connector.name} does not support sleep mode.", {"name": connector.name}
+        )
+    problems += _hisparse(deployment, section, connector, parallel, disabled)
+    problems += _expandable(deployment, section, connector)
+    return problems
+
+
+def _expandable(deployment: Deployment, section: Mapping[str, Any], connector: Connector) -> list[Problem]:
+    """Expandable segments may move memory that a connector has registered with the network card."""
+    exempt_by = section["expandable_segments"]
+    settings = deployment.env.get("PYTORCH_CUDA_ALLOC_CONF", "")
+    if exempt_by is None or "expandable_segments:True" not in settings:
+        return []
+    sleep = deployment.flags.get("enable_sleep_mode") is True
+    cumem = deployment.flags.get("enable_cumem_allocator") is True
+    if sleep or (exempt_by == "cumem" and cumem):
+        return []
+    option = "enable_cumem_allocator" if exempt_by == "cumem" else "enable_sleep_mode"
+    error = (
+        f"KV connector {connector.name} is incompatible with "
+        f"PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True unless {option} is also enabled."
+    )
+    data = {"name": connector.name, "option": option, "value": settings}
+    origin = Origin("env", "PYTORCH_CUDA_ALLOC_CONF")
+    return [Problem("connector-expandable-segments", Stage.ENGINE_CONFIG, _VALIDATION, error, data, origin)]
+
+
+def _hisparse(
+    deployment: Deployment,
+    section: Mapping[str, Any],
+    connector: Connector,
+    parallel: Parallelism,
+    disabled: bool,
+) -> list[Problem]:
+    """HiSparse (0.30+): its preconditions, and the size of its host pool."""
+    entries = [(connector.name, connector.extra)]
+    entries += [
+        (name, extra if isinstance(extra := child.get("kv_connector_extra_config"), Mapping) else {})
+        for name, child in _children(connector)
+    ]
+    pools = [extra for name, extra in entries if name == "HiSparseConnector"]
+    rules = section["hisparse"]
+    if not pools or rules is None:
+        return []
+    flags = deployment.flags
+    mode = str(flags.section("compilation_config").get("cudagraph_mode", "")).upper()
+    refusals = (
+        (parallel.pipeline > 1, "HiSparse does not support pipeline parallelism."),
+        (parallel.decode_context > 1, "HiSparse does not support decode context parallelism."),
+        (
+            rules["full_graph"] and mode == "FULL",
+            "HiSparse does not support cudagraph_mode=FULL; use FULL_AND_PIECEWISE (the default), "
+            "which captures FULL graphs for decode batches.",
+        ),
+        (
+            rules["reserve_isl"] and flags.get("scheduler_reserve_full_isl") is False,
+            "HiSparse requires --scheduler-reserve-full-isl; remove --no-scheduler-reserve-full-isl.",
+        ),
+        (
+            disabled,
+            "HiSparse requires the hybrid KV cache manager; remove --disable-hybrid-kv-cache-manager "
+            "or use connectors that support HMA.",
+        ),
+    )
+    for failed, error in refusals:
+        if failed:
+            data = {"why": error}
+            return [
+                Problem("hisparse-refused", Stage.ENGINE_CONFIG, _VALIDATION, error, data, connector.origin)
+            ]
+    size = pools[0].get("host_pool_gib")
+    if len(pools) > 1:
+        error = "Only one HiSparseConnector may be configured"
+    elif size is None:
+        error = "HiSparseConnector requires host_pool_gib"
+    elif isinstance(size, (int, float)) and size <= 0:
+        error = "HiSparseConnector host_pool_gib must be positive"
+    else:
+        return []
+    data = {"why": error}
+    return [Problem("hisparse-pool", Stage.KV_CACHE_INIT, "ValueError", error, data, connector.origin)]
+
+
+def _start_stage(
+    deployment: Deployment,
+    section: Mapping[str, Any],
+    connector: Connector,
+    parallel: Parallelism,
+    disabled: bool,
+) -> list[Problem]:
+    """What the connector itself refuses when it is created beside the KV cache."""
+    problems: list[Problem] = []
+    listed = connector.extra.get("connectors") if connector.name == _MULTI else True
+    if connector.name == _MULTI and not isinstance(listed, list):
+        problems.append(
+            Problem("multi-connector-empty", Stage.KV_CACHE_INIT, "AssertionError", "", {}, connector.origin)
+        )
+    elif not disabled and _supports_hybrid(section, connector) is False:
+        error = (
+            f"Connector {connector.name} does not support HMA but HMA is enabled. "
+            "Please set `--disable-hybrid-kv-cache-manager`."
+        )
+        data = {"name": connector.name, "usable": ", ".join(section["hybrid"])}
+        problems.append(
+            Problem(
+                "connector-needs-plain-cache",
+                Stage.KV_CACHE_INIT,
+                "ValueError",
+                error,
+                data,
+                connector.origin,
+            )
+        )
+    names = {connector.name, *(name for name, _ in _children(connector))}
+    nixl = names.intersection(("NixlConnector", "NixlPullConnector", "NixlPushConnector"))
+    executor = deployment.flags.values.get("distributed_executor_backend")
+    alone = parallel.total == 1 and executor in (None, "uni")
+    v4 = deployment.model.family == "deepseek_v4"
+    if nixl and alone and v4 and section["nixl_single_process"] and not disabled:
+        error = "No common block size for 4"
+        problems.append(
+            Problem("nixl-single-process", Stage.KV_CACHE_INIT, "ValueError", error, {}, connector.origin)
+        )
+    return problems
+
+
+def _full_context(
+    deployment: Deployment,
+    facts: ReleaseFacts,
+    parallel: Parallelism,
+    connector: Connector | None,
+    why: str,
+) -> Problem | None:
+    """With the manager off one request of full length needs every group for every token.
+
+    Lower bound: the compressor states alone. ``_promote_local_kv_cache_specs`` gives each C4 layer (and its
+    indexer) a float32 row for every token, 4 x 2048 and 4 x 512 bytes, and each C128 layer 4 x 1024 bytes. KV
+    caches are replicated over TP; pipeline stages are taken at their average.
+    """
+    ratios = deployment.model.compress_ratios
+    memory = deployment.hardware.memory_mib
+    length = max_model_len(deployment, facts.section("engine_config"))
+    fits_itself = deployment.flags.values.get("max_model_len") == -1
+    if not ratios or deployment.model.family != "deepseek_v4" or length is None or fits_itself:
+        return None
+    head = deployment.model.integer("head_dim") or 512
+    index = deployment.model.integer("index_head_dim") or 128
+    per_token = 0
+    for ratio in ratios:
+        if ratio == 4:
+            per_token += 16 * head + 16 * index
+        elif ratio == 128:
+            per_token += 8 * head
+    per_token //= parallel.pipeline
+    need = per_token * length
+    data = {
+        "why": f"{connector.name}"
+        if why == "connector" and connector
+        else "--disable-hybrid-kv-cache-manager",
+        "length": length,
+        "per_token_kib": round(per_token / 1024),
+        "need_gib": round(need / 2**30, 1),
+    }
+    origin = connector.origin if why == "connector" and connector else None
+    if origin is None:
+        origin = where(deployment, "disable_hybrid_kv_cache_manager")
+    if memory is not None and need > memory * 2**20:
+        data["memory_gib"] = round(memory / 1024, 1)
+        code = "hybrid-manager-off-by-connector" if why == "connector" else "hybrid-manager-off-by-flag"
+        error = (
+            f"To serve at least one request with the models's max seq len ({length}), "
+            "KV cache is needed, which is larger than the available KV cache memory"
+        )
+        return Problem(code, Stage.KV_CACHE_INIT, "ValueError", error, data, origin)
+    return Problem("hybrid-manager-off", Stage.RUNTIME, "", "", data, origin)

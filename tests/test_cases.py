@@ -1,0 +1,85 @@
+"""Real launches: reported failures and known-good commands, with the verdict each should get."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import Any
+
+from dsv4check.data import load_yaml
+from dsv4check.errors import InputError
+from dsv4check.report.model import Report, Verdict
+from tests.conftest import CORPUS
+from tests.launches import run_launch
+
+CASES: list[dict[str, Any]] = load_yaml((CORPUS / "cases.yaml").read_text(encoding="utf-8"))
+
+# Known-good launches that rightly get an error, with the proof.
+PASS_WITH_ERROR: dict[str, str] = {}
+
+
+def _launch(case: dict[str, Any]) -> dict[str, Any]:
+    extra = case.get("extra") or {}
+    keys = ("config_overrides", "config_like", "packages", "gpu_memory_gib")
+    launch = {key: case[key] for key in ("vllm", "gpu", "gpus", "nodes", "model", "args", "env")}
+    return launch | {key: extra[key] for key in keys if key in extra}
+
+
+def _report(case: dict[str, Any]) -> Report | None:
+    try:
+        return run_launch(_launch(case))
+    except InputError:
+        return None
+
+
+def test_no_known_good_launch_gets_an_error() -> None:
+    alarms = {}
+    for case in CASES:
+        if case["expect"]["verdict"] != "pass":
+            continue
+        report = _report(case)
+        assert report is not None, case["id"]
+        if report.errors and case["id"] not in PASS_WITH_ERROR:
+            alarms[case["id"]] = [(finding.rule, finding.message) for finding in report.errors]
+    assert not alarms, alarms
+
+
+def test_agreement_on_static_cases(capsys: Any) -> None:
+    agreed: dict[str, Counter[bool]] = defaultdict(Counter)
+    misses, alarms = [], []
+    for case in CASES:
+        if case["decidable"] != "static":
+            continue
+        report = _report(case)
+        verdict = report.verdict.value if report is not None else None
+        expected = case["expect"]["verdict"]
+        agreed[case["expect"]["about"]][verdict == expected] += 1
+        if verdict == expected or report is None:
+            continue
+        row = f"{case['id']} [{case['confidence']}]: expected {expected}, got {verdict} ({', '.join(f.rule for f in report.findings)})"
+        (misses if expected == "fail" else alarms if verdict == "fail" else misses).append(row)
+    with capsys.disabled():
+        print("\nStatic cases, agreement by subject:")
+        for about, counts in sorted(agreed.items()):
+            print(f"  {about}: {counts[True]} of {sum(counts.values())}")
+        total = sum(counts[True] for counts in agreed.values())
+        print(f"  all: {total} of {sum(sum(counts.values()) for counts in agreed.values())}")
+        for row in misses + alarms:
+            print(f"  differs: {row}")
+    assert not alarms, alarms
+    high = [row for row in misses if "[high]: expected fail" in row]
+    assert not high, high
+
+
+def test_fixes_of_high_confidence_failures() -> None:
+    """For failures that are certain, one of the offered fixes is a good one by the case's own list."""
+    poor = []
+    for case in CASES:
+        expect = case["expect"]
+        if case["decidable"] != "static" or expect["verdict"] != "fail" or case["confidence"] != "high":
+            continue
+        report = run_launch(_launch(case), fixes=True)
+        assert report.verdict is Verdict.FAIL, case["id"]
+        offered = [edit.text for finding in report.errors for fix in finding.fixes for edit in (*fix.edits, *fix.also)]
+        if not any(finding.fixes for finding in report.errors):
+            poor.append((case["id"], offered, expect["fix_any"]))
+    assert not poor, poor
