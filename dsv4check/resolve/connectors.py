@@ -1,16 +1,12 @@
-"""KV connectors: which exist, what they need, and whether they leave the hybrid KV-cache manager on.
+"""Which KV connectors exist, what they need, and what V4 pays when the hybrid KV-cache manager is off.
 
-V4 has KV-cache groups of several kinds (main, sliding window, compressor states). The hybrid manager gives
-each what it needs; with the manager off every group is kept for the whole context. vLLM switches it off for
-the flag and, unless ``--no-disable-hybrid-kv-cache-manager`` is given, for connectors that lack support: every
-connector before 0.22, those without ``SupportsHMA`` since (``VllmConfig.__post_init__``,
-``distributed/kv_transfer/kv_connector/factory.py``).
+The checks follow ``VllmConfig.__post_init__`` (engine-config) and the connectors' constructors, which run
+when the KV cache is planned and allocated (kv-cache-init).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
@@ -18,27 +14,19 @@ from dsv4check.deployment import Deployment
 from dsv4check.problems import Origin, Problem, Stage
 from dsv4check.releases.facts import ReleaseFacts
 from dsv4check.resolution import Parallelism
-from dsv4check.resolve.engine_config import max_model_len
+from dsv4check.resolve.flag_values import where
+from dsv4check.resolve.kv_connector import (
+    Connector,
+    children,
+    find_connector,
+    hybrid_manager,
+    supports_hybrid,
+)
 from dsv4check.resolve.offloading import offload_problems
-from dsv4check.resolve.parallelism import where
+from dsv4check.resolve.scheduler_limits import max_model_len
 
 _VALIDATION = "ValidationError"
 _MULTI = "MultiConnector"
-
-
-@dataclass(frozen=True, slots=True)
-class Connector:
-    """The connector a launch ends up with, also when an offloading flag put it there."""
-
-    name: str
-    config: Mapping[str, Any]
-    """The ``kv_transfer_config`` entry."""
-    extra: Mapping[str, Any]
-    """Its ``kv_connector_extra_config``."""
-    external: bool
-    """Loaded from ``kv_connector_module_path``: nothing is known about it."""
-    from_offload_flag: bool
-    origin: Origin | None
 
 
 def check_connectors(
@@ -51,8 +39,8 @@ def check_connectors(
     """
     section = facts.section("connectors")
     connector = find_connector(deployment, section)
-    disabled, why = _hybrid(deployment, section, connector)
-    names = [] if connector is None else [connector.name, *(name for name, _ in _children(connector))]
+    disabled, why = hybrid_manager(deployment, section, connector)
+    names = [] if connector is None else [connector.name, *(name for name, _ in children(connector))]
     values = {
         "kv_connector": connector.name if connector else None,
         "kv_connectors": names,
@@ -75,83 +63,12 @@ def check_connectors(
     return tuple(problems), values
 
 
-def find_connector(deployment: Deployment, section: Mapping[str, Any]) -> Connector | None:
-    """The connector of ``--kv-transfer-config``, or the one that ``--kv-offloading-size`` puts in its place."""
-    flags = deployment.flags
-    config = flags.section("kv_transfer_config")
-    name = config.get("kv_connector")
-    extra = config.get("kv_connector_extra_config")
-    extra = extra if isinstance(extra, Mapping) else {}
-    offload = flags.values.get("kv_offloading_size")
-    if isinstance(offload, (int, float)) and not isinstance(offload, bool):
-        if flags.get("kv_offloading_backend", "native") == "lmcache":
-            name = section["offload"]["lmcache"]
-        else:
-            simple = deployment.env.get("VLLM_USE_SIMPLE_KV_OFFLOAD", "0") not in ("0", "")
-            name = "SimpleCPUOffloadConnector" if simple else "OffloadingConnector"
-            extra = {**extra, "cpu_bytes_to_use": offload * 2**30}
-        origin = where(deployment, "kv_offloading_size")
-        return Connector(str(name), config, extra, False, True, origin)
-    if not isinstance(name, str):
-        return None
-    external = bool(config.get("kv_connector_module_path"))
-    return Connector(name, config, extra, external, False, where(deployment, "kv_transfer_config"))
-
-
-def _children(connector: Connector) -> list[tuple[str, Mapping[str, Any]]]:
-    """Name and config of a MultiConnector's children."""
-    listed = connector.extra.get("connectors") if connector.name == _MULTI else None
-    if not isinstance(listed, list):
-        return []
-    return [(str(child.get("kv_connector")), child) for child in listed if isinstance(child, Mapping)]
-
-
-def _hybrid(
-    deployment: Deployment, section: Mapping[str, Any], connector: Connector | None
-) -> tuple[bool, str]:
-    """Whether the hybrid manager is off, and who switched it off."""
-    asked = deployment.flags.values.get("disable_hybrid_kv_cache_manager")
-    if isinstance(asked, bool):
-        return asked, "flag" if asked else ""
-    if connector is None:
-        return False, ""
-    if section["any_disables_hybrid"]:
-        # --kv-offloading-size is only turned into a connector after this decision in these releases.
-        given = bool(deployment.flags.section("kv_transfer_config"))
-        return given, "connector" if given else ""
-    supported = _supports_hybrid(section, connector)
-    return supported is False, "connector" if supported is False else ""
-
-
-def _supports_hybrid(section: Mapping[str, Any], connector: Connector) -> bool | None:
-    """Does the connector (all children of a MultiConnector) work with the hybrid manager; None: not known."""
-    if connector.external:
-        return None
-    if connector.name == _MULTI and _MULTI in section["hybrid"]:
-        children = _children(connector)
-        if not children:
-            return False
-        answers = [
-            None if child.get("kv_connector_module_path") else _known(section, name)
-            for name, child in children
-        ]
-        if False in answers:
-            return False
-        return None if None in answers else True
-    return _known(section, connector.name)
-
-
-def _known(section: Mapping[str, Any], name: str) -> bool | None:
-    """None for connectors whose class comes from another package when that is installed (LMCache)."""
-    return None if name in section["external"] else name in section["hybrid"]
-
-
 def _names(section: Mapping[str, Any], connector: Connector) -> list[Problem]:
     """Names the release has not registered, and children without a role."""
     problems: list[Problem] = []
     stage = Stage.ENGINE_CONFIG if section["multi_checks_children"] == "config" else Stage.KV_CACHE_INIT
     listed = [] if connector.external else [(connector.name, connector.config, Stage.ENGINE_CONFIG)]
-    listed += [(name, child, stage) for name, child in _children(connector)]
+    listed += [(name, child, stage) for name, child in children(connector)]
     for name, config, at in listed:
         if config.get("kv_connector_module_path") or name in section["names"]:
             continue
@@ -159,7 +76,7 @@ def _names(section: Mapping[str, Any], connector: Connector) -> list[Problem]:
         data = {"name": name, "closest": close[0] if close else "", "known": ", ".join(section["names"])}
         error = f"Unsupported connector type: {name}"
         problems.append(Problem("connector-unknown", at, _VALIDATION, error, data, connector.origin))
-    for name, child in _children(connector):
+    for name, child in children(connector):
         if child.get("kv_role") is None:
             error = "Please specify kv_role when kv_connector is set"
             data = {"name": name}
@@ -178,7 +95,7 @@ def _config_stage(
 ) -> list[Problem]:
     """What VllmConfig refuses together with a connector."""
     flags = deployment.flags
-    names = {connector.name, *(name for name, _ in _children(connector))}
+    names = {connector.name, *(name for name, _ in children(connector))}
     origin = connector.origin
     problems: list[Problem] = []
 
@@ -197,13 +114,14 @@ def _config_stage(
         )
         error = f"Assertion failed, decode_context_parallel_size={dcp} must be 1 or {suffix}"
         refuse("nixl-dcp", error, {"dcp": dcp})
-    if section["hidden_states_chunked"] and connector.name == "ExampleHiddenStatesConnector":
-        if flags.get("enable_chunked_prefill") is not False:
-            error = (
-                "ExampleHiddenStatesConnector does not support chunked prefill. "
-                "Please disable chunked prefill (--no-enable-chunked-prefill)."
-            )
-            refuse("hidden-states-chunked", error, {})
+    chunked = flags.get("enable_chunked_prefill") is not False
+    hidden_states = connector.name == "ExampleHiddenStatesConnector"
+    if section["hidden_states_chunked"] and hidden_states and chunked:
+        error = (
+            "ExampleHiddenStatesConnector does not support chunked prefill. "
+            "Please disable chunked prefill (--no-enable-chunked-prefill)."
+        )
+        refuse("hidden-states-chunked", error, {})
     sleeping = names.intersection(section["no_sleep"])
     if sleeping and flags.get("enable_sleep_mode") is True:
         refuse(
@@ -245,7 +163,7 @@ def _hisparse(
     entries = [(connector.name, connector.extra)]
     entries += [
         (name, extra if isinstance(extra := child.get("kv_connector_extra_config"), Mapping) else {})
-        for name, child in _children(connector)
+        for name, child in children(connector)
     ]
     pools = [extra for name, extra in entries if name == "HiSparseConnector"]
     rules = section["hisparse"]
@@ -304,7 +222,7 @@ def _start_stage(
         problems.append(
             Problem("multi-connector-empty", Stage.KV_CACHE_INIT, "AssertionError", "", {}, connector.origin)
         )
-    elif not disabled and _supports_hybrid(section, connector) is False:
+    elif not disabled and supports_hybrid(section, connector) is False:
         error = (
             f"Connector {connector.name} does not support HMA but HMA is enabled. "
             "Please set `--disable-hybrid-kv-cache-manager`."
@@ -320,7 +238,7 @@ def _start_stage(
                 connector.origin,
             )
         )
-    names = {connector.name, *(name for name, _ in _children(connector))}
+    names = {connector.name, *(name for name, _ in children(connector))}
     nixl = names.intersection(("NixlConnector", "NixlPullConnector", "NixlPushConnector"))
     executor = deployment.flags.values.get("distributed_executor_backend")
     alone = parallel.total == 1 and executor in (None, "uni")

@@ -143,7 +143,8 @@ def _nodes(
         return _problem(deployment, "nnodes-not-divisible", exception, error, data, "nnodes")
     if not 0 <= launch.node_rank < nnodes:
         error = (
-            f"{_INVALID}`--node-rank` must be between 0 and {nnodes - 1}; got `--node-rank {launch.node_rank}`."
+            f"{_INVALID}`--node-rank` must be between 0 and {nnodes - 1}; "
+            f"got `--node-rank {launch.node_rank}`."
             if reworded
             else f"node_rank={launch.node_rank} must be less than nnodes={nnodes}."
         )
@@ -176,7 +177,8 @@ def _balancer(
             error = (
                 f"{_INVALID}`--data-parallel-external-lb` requires a data-parallel rank."
                 if reworded
-                else "data_parallel_rank or node_rank must be specified if data_parallel_external_lb is enable."
+                else "data_parallel_rank or node_rank must be specified if "
+                "data_parallel_external_lb is enable."
             )
             return _problem(deployment, "external-lb-rank", exception, error, {}, "data_parallel_external_lb")
     if launch.external or launch.rank is not None:

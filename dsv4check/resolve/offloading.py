@@ -1,7 +1,7 @@
 """vLLM's own CPU offload (``OffloadingConnector``, ``--kv-offloading-size``) on V4's mixed KV-cache groups.
 
-V4's groups have blocks of 256, 64, 8 and 4 tokens. Facts from ``v1/kv_offload`` (``spec.py`` in 0.20, ``base.py``
-to 0.25) and ``distributed/kv_transfer/kv_connector/v1/offloading/config.py`` (0.26 on).
+V4's groups have blocks of 256, 64, 8 and 4 tokens. Facts from ``v1/kv_offload`` (``spec.py`` in 0.20,
+``base.py`` to 0.25) and ``distributed/kv_transfer/kv_connector/v1/offloading/config.py`` (0.26 on).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def offload_problems(
     elif mixed and rules["hash_check"] == "cache":
         # The hash size is the block size of the main group here, which the smaller groups do not divide.
         size = deployment.flags.get("block_size") if deployment.flags.given("block_size") else 256
-        error = f"gpu_block_size=64 not divisible by hash_block_size={size}."
+        error = f"not divisible by hash_block_size={size}."
         refuse("offload-hash-size", "AssertionError", error, {"block": size})
     elif mixed and block is not None:
         error = (
@@ -58,7 +58,7 @@ def offload_problems(
 
 def _cpu_spec(extra: Mapping[str, Any]) -> bool:
     """True for vLLM's own CPU spec, the default; other specs size themselves."""
-    return extra.get("spec_name", "CPUOffloadingSpec") == "CPUOffloadingSpec"
+    return str(extra.get("spec_name", "CPUOffloadingSpec")) == "CPUOffloadingSpec"
 
 
 def _integer(value: Any) -> int | None:

@@ -16,6 +16,8 @@ from dsv4check.deployment import Deployment
 from dsv4check.problems import Origin, Problem, Stage
 from dsv4check.releases.facts import ReleaseFacts
 from dsv4check.resolution import Parallelism
+from dsv4check.resolve.expert_parallelism import expert_problems
+from dsv4check.resolve.flag_values import config_problem, size, where
 from dsv4check.resolve.launch_geometry import launch_problems
 
 _VALIDATION = "ValidationError"
@@ -52,30 +54,12 @@ def resolve_parallel(deployment: Deployment, facts: ReleaseFacts) -> tuple[Paral
     section = facts.section("parallel")
     problems = [
         *launch_problems(deployment, section, parallel),
-        *_elastic(deployment, section, parallel),
-        *_eplb(deployment, section, parallel),
+        *expert_problems(deployment, section, parallel),
         *_context(deployment, section, parallel),
         *_model(deployment, section, parallel),
-        *_microbatches(deployment, section),
-        *_all2all(deployment, section),
         *_numa(deployment),
     ]
     return parallel, tuple(problems)
-
-
-def size(deployment: Deployment, dest: str, default: int = 1) -> int:
-    """A parallel size from the flags: ``default`` when it is unset or not a positive integer."""
-    value = deployment.flags.get(dest, default)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else default
-
-
-def where(deployment: Deployment, *dests: str) -> Origin | None:
-    """Where the first of these flags that was given stands."""
-    for dest in dests:
-        use = deployment.flags.use(dest)
-        if use is not None:
-            return use.origin
-    return None
 
 
 def _model(deployment: Deployment, section: Mapping[str, Any], parallel: Parallelism) -> list[Problem]:
@@ -102,7 +86,8 @@ def _model(deployment: Deployment, section: Mapping[str, Any], parallel: Paralle
                 "heads-not-divisible",
                 Stage.ENGINE_CONFIG,
                 _VALIDATION,
-                f"Total number of attention heads ({heads}) must be divisible by tensor parallel size ({tensor}).",
+                f"Total number of attention heads ({heads}) must be divisible by "
+                f"tensor parallel size ({tensor}).",
                 {
                     "heads": heads,
                     "tp": tensor,
@@ -192,7 +177,7 @@ def _context(deployment: Deployment, section: Mapping[str, Any], parallel: Paral
     backend = deployment.flags.get("dcp_comm_backend")
     if section["dcp_a2a_needs_dcp"] and backend == "a2a" and dcp <= 1:
         problems.append(
-            _config_problem(
+            config_problem(
                 "dcp-backend-without-dcp",
                 "dcp_comm_backend='a2a' requires decode_context_parallel_size > 1.",
                 {},
@@ -202,7 +187,7 @@ def _context(deployment: Deployment, section: Mapping[str, Any], parallel: Paral
     refused = _context_sizes(section, tensor, pcp, dcp)
     if refused:
         problems.append(
-            _config_problem("dcp-not-divisible", refused, {"tp": tensor, "dcp": dcp, "pcp": pcp}, dcp_origin)
+            config_problem("dcp-not-divisible", refused, {"tp": tensor, "dcp": dcp, "pcp": pcp}, dcp_origin)
         )
     elif dcp > 1:
         problems.append(
@@ -217,7 +202,7 @@ def _context(deployment: Deployment, section: Mapping[str, Any], parallel: Paral
         )
     if pcp > 1 and parallel.data > 1 and not section["pcp_with_dp"]:
         problems.append(
-            _config_problem(
+            config_problem(
                 "pcp-with-dp",
                 "PCP does not support data parallelism yet.",
                 {"pcp": pcp, "dp": parallel.data},
@@ -246,167 +231,6 @@ def _context_sizes(section: Mapping[str, Any], tensor: int, pcp: int, dcp: int) 
     )
 
 
-def _eplb(deployment: Deployment, section: Mapping[str, Any], parallel: Parallelism) -> list[Problem]:
-    """Expert load balancing: ParallelConfig's conditions, then the model's."""
-    flags = deployment.flags
-    origin = where(deployment, "enable_eplb", "eplb_config")
-    redundant = flags.section("eplb_config").get("num_redundant_experts", 0)
-    redundant = redundant if isinstance(redundant, int) else 0
-    if flags.get("enable_eplb") is not True:
-        if not redundant:
-            return []
-        error = (
-            f"num_redundant_experts is set to {redundant} but EPLB is not enabled. "
-            "Either enable EPLB or unset num_redundant_experts."
-        )
-        return [_config_problem("eplb-redundant-without-eplb", error, {"redundant": redundant}, origin)]
-    if not parallel.expert_parallel:
-        return [
-            _config_problem("eplb-needs-ep", "enable_expert_parallel must be True to use EPLB.", {}, origin)
-        ]
-    if parallel.expert_parallel_size <= 1:
-        return [_config_problem("eplb-single-rank", _eplb_size_error(section, parallel), {}, origin)]
-    uneven = _uneven_experts(deployment, section, parallel, redundant, origin)
-    if uneven is not None:
-        return [uneven]
-    if not section["eplb_protocol"]:
-        return [
-            Problem(
-                "eplb-not-implemented",
-                Stage.WARMUP,
-                "AssertionError",
-                "",
-                {"assertion": section["eplb_assert"]},
-                origin,
-            )
-        ]
-    return []
-
-
-def _eplb_size_error(section: Mapping[str, Any], parallel: Parallelism) -> str:
-    if section["eplb_size_text"] == "pcp":
-        return (
-            "EPLB requires tensor, prefill-context, or data parallelism, "
-            f"but got TP={parallel.tensor}, PCP={parallel.prefill_context}, DP={parallel.data}."
-        )
-    return (
-        "EPLB requires tensor_parallel_size or data_parallel_size to be greater than 1, "
-        f"but got TP={parallel.tensor},DP={parallel.data}."
-    )
-
-
-def _uneven_experts(
-    deployment: Deployment,
-    section: Mapping[str, Any],
-    parallel: Parallelism,
-    redundant: int,
-    origin: Origin | None,
-) -> Problem | None:
-    """EPLB wants the same number of physical experts on every rank."""
-    routed = deployment.model.integer("n_routed_experts")
-    if routed is None:
-        return None
-    physical = routed + redundant
-    ranks = parallel.expert_parallel_size
-    if section["eplb_fused_divisor"] == "tp" and physical % parallel.tensor:
-        exception = "AssertionError"
-        error = (
-            f"n_physical_experts={physical} must be divisible by tp_size={parallel.tensor}. "
-            "Adjust num_redundant_experts."
-        )
-    elif physical % ranks:
-        exception = section["eplb_even"]
-        error = "EPLB currently only supports even distribution of experts across ranks."
-        if exception == "ValueError":
-            error += f" Got {physical} experts and {ranks} EP ranks."
-    else:
-        return None
-    data = {"physical": physical, "ranks": ranks, "redundant": redundant, "fitting": -routed % ranks}
-    return Problem("eplb-experts-uneven", Stage.MODEL_INIT, exception, error, data, origin)
-
-
-def _elastic(deployment: Deployment, section: Mapping[str, Any], parallel: Parallelism) -> list[Problem]:
-    """``--enable-elastic-ep``: the conditions ParallelConfig checks first."""
-    flags = deployment.flags
-    if flags.get("enable_elastic_ep") is not True:
-        return []
-    origin = where(deployment, "enable_elastic_ep")
-    if flags.get("enable_eplb") is not True:
-        error = "Elastic EP is only supported with enable_eplb=True."
-        return [_config_problem("elastic-ep-refused", error, {}, origin)]
-    if parallel.pipeline > 1:
-        error = (
-            "Elastic EP is not supported with pipeline parallelism "
-            f"(pipeline_parallel_size={parallel.pipeline})."
-        )
-        return [_config_problem("elastic-ep-refused", error, {}, origin)]
-    return []
-
-
-def _microbatches(deployment: Deployment, section: Mapping[str, Any]) -> list[Problem]:
-    """Dual batch overlap: only some all-to-all backends can run two microbatches."""
-    flags = deployment.flags
-    ubatch = flags.get("ubatch_size", 0)
-    dbo = flags.get("enable_dbo") is True
-    if not dbo and not (isinstance(ubatch, int) and ubatch > 1):
-        return []
-    if deployment.hardware.vendor not in (None, "nvidia"):
-        return []
-    origin = where(deployment, "enable_dbo", "ubatch_size")
-    problems: list[Problem] = []
-    count = 2 if dbo else ubatch
-    thresholds = [flags.get("dbo_decode_token_threshold", 32), flags.get("dbo_prefill_token_threshold", 512)]
-    if section["dbo_threshold"] and min(thresholds) < count:
-        error = (
-            "dbo_decode_token_threshold and dbo_prefill_token_threshold must be at least "
-            f"the number of microbatches ({count})."
-        )
-        problems.append(_config_problem("dbo-threshold", error, {"count": count}, origin))
-    backend = str(flags.get("all2all_backend", "allgather_reducescatter"))
-    if backend in ("naive", "pplx"):
-        backend = "allgather_reducescatter"
-    allowed = section["dbo_backends"]
-    if backend not in allowed:
-        error = f"Assertion failed, {_dbo_error(section['dbo_text'], backend, allowed)}"
-        data = {"backend": backend, "allowed": ", ".join(allowed)}
-        problems.append(_config_problem("dbo-all2all", error, data, origin))
-    return problems
-
-
-def _dbo_error(wording: str, backend: str, allowed: list[str]) -> str:
-    if wording == "platform":
-        return (
-            f"Microbatching currently only supports the {', '.join(allowed)} all2all backends on this platform. "
-            f"{backend} is not supported."
-        )
-    names = ", ".join(allowed[:-1]) + ("," if len(allowed) > 2 else "") + f" and {allowed[-1]}"
-    plural = "s" if wording == "three" else ""
-    return f"Microbatching currently only supports the {names} all2all backend{plural}. {backend} is not supported."
-
-
-def _all2all(deployment: Deployment, section: Mapping[str, Any]) -> list[Problem]:
-    """Names that are no longer there, and MoonEP, which takes unquantised models only."""
-    flags = deployment.flags
-    backend = flags.values.get("all2all_backend")
-    origin = where(deployment, "all2all_backend")
-    if backend in ("naive", "pplx"):
-        return [
-            Problem(
-                "all2all-removed",
-                Stage.ENGINE_CONFIG,
-                "",
-                f"The '{backend}' all2all backend has been removed. Falling back to 'allgather_reducescatter'.",
-                {"backend": backend},
-                origin,
-            )
-        ]
-    quantised = isinstance(deployment.model.raw.get("quantization_config"), Mapping)
-    if backend == "moonep" and section["moonep"] and quantised:
-        error = "The moonep all2all backend currently supports unquantized BF16 models only"
-        return [_config_problem("moonep-quantized", error, {}, origin)]
-    return []
-
-
 def _numa(deployment: Deployment) -> list[Problem]:
     """NUMA lists without the switch that makes use of them."""
     flags = deployment.flags
@@ -414,9 +238,4 @@ def _numa(deployment: Deployment) -> list[Problem]:
     if not given or flags.get("numa_bind") is True:
         return []
     error = "numa_bind_nodes and numa_bind_cpus require numa_bind=True."
-    return [_config_problem("numa-bind-missing", error, {}, where(deployment, *given))]
-
-
-def _config_problem(code: str, error: str, data: Mapping[str, Any], origin: Origin | None) -> Problem:
-    """A refusal inside a config class, which pydantic reports."""
-    return Problem(code, Stage.ENGINE_CONFIG, _VALIDATION, error, data, origin)
+    return [config_problem("numa-bind-missing", error, {}, where(deployment, *given))]

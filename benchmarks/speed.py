@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""Cold start of `dsv4check serve-args`, and the cost of each further configuration in one process.
+
+Prints medians; with --check exits with 1 when a budget is exceeded (250 ms cold, 5 ms further).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from typing import Any
+
+COLD_BUDGET_MS = 250.0
+FURTHER_BUDGET_MS = 5.0
+COMMAND = (
+    "vllm serve deepseek-ai/DeepSeek-V4-Flash-0731 --tensor-parallel-size 8 --enable-expert-parallel --kv-cache-dtype fp8 "
+    "--block-size 256 --max-model-len 262144 --max-num-seqs 64 --gpu-memory-utilization 0.9 --tokenizer-mode deepseek_v4 "
+    "--reasoning-parser deepseek_v4 --tool-call-parser deepseek_v4 --enable-auto-tool-choice "
+    '--speculative-config {"method":"dspark","num_speculative_tokens":5}'
+)
+
+
+def cold(runs: int) -> float:
+    """Median milliseconds from interpreter start to exit."""
+    call = [sys.executable, "-m", "dsv4check", "serve-args", "--gpu", "H200", "--gpus", "8", "--vllm", "0.30.0"]
+    times = []
+    for _ in range(runs):
+        start = time.perf_counter()
+        subprocess.run([*call, "--", *COMMAND.split(" ")], check=True, stdout=subprocess.DEVNULL)
+        times.append((time.perf_counter() - start) * 1000)
+    return statistics.median(times)
+
+
+def lines(count: int) -> list[str]:
+    """Batch lines over releases, GPUs and flags; most work, some fail and need a search for fixes."""
+    releases = ["0.24.0", "0.26.0", "0.28.0", "0.30.0", "0.33.0"]
+    dtypes = ["fp8", "fp8_ds_mla", "fp8", "auto", "fp8"]
+    gpus = ["H200", "B200", "H100", "B300"]
+    made = []
+    for number in range(count):
+        args = COMMAND.split(" ")[3:-2]
+        args[args.index("--kv-cache-dtype") + 1] = dtypes[number % 5]
+        args[args.index("--max-model-len") + 1] = str(65536 + number)
+        launch: dict[str, Any] = {
+            "id": number,
+            "model": "deepseek-ai/DeepSeek-V4-Flash",
+            "args": args,
+            "gpu": gpus[number % 4],
+            "gpus": 8,
+            "vllm": releases[number % 5],
+        }
+        made.append(json.dumps(launch))
+    return made
+
+
+def further(count: int) -> float:
+    """Mean milliseconds of a configuration once the process is warm."""
+    from dsv4check.batch import check_line
+    from dsv4check.cli.output import FailOn
+    from dsv4check.engine.rule import load_rules
+
+    rules = load_rules()
+    batch = lines(count)
+    for line in batch[:40]:
+        check_line(line, "warm-up", rules, FailOn.ERROR, False, False)
+    start = time.perf_counter()
+    for line in batch:
+        json.dumps(check_line(line, "benchmark", rules, FailOn.ERROR, False, False)[0])
+    return (time.perf_counter() - start) * 1000 / count
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="exit with 1 when a budget is exceeded")
+    parser.add_argument("--runs", type=int, default=9)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[100, 1000])
+    options = parser.parse_args()
+    start = cold(options.runs)
+    print(f"cold serve-args: {start:.0f} ms (median of {options.runs}; budget {COLD_BUDGET_MS:.0f})")
+    costs = []
+    for size in options.sizes:
+        costs.append(further(size))
+        print(f"{size} configurations in one process: {costs[-1]:.2f} ms each (budget {FURTHER_BUDGET_MS:.0f})")
+    print(f"peak memory of this process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
+    if options.check and (start > COLD_BUDGET_MS or max(costs) > FURTHER_BUDGET_MS):
+        sys.exit("over budget")
+
+
+if __name__ == "__main__":
+    main()
