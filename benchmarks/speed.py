@@ -27,7 +27,18 @@ COMMAND = (
 
 def cold(runs: int) -> float:
     """Median milliseconds from interpreter start to exit."""
-    call = [sys.executable, "-m", "dsv4check", "serve-args", "--gpu", "H200", "--gpus", "8", "--vllm", "0.30.0"]
+    call = [
+        sys.executable,
+        "-m",
+        "dsv4check",
+        "serve-args",
+        "--gpu",
+        "H200",
+        "--gpus",
+        "8",
+        "--vllm",
+        "0.30.0",
+    ]
     times = []
     for _ in range(runs):
         start = time.perf_counter()
@@ -85,7 +96,9 @@ def main() -> None:
     costs = []
     for size in options.sizes:
         costs.append(further(size))
-        print(f"{size} configurations in one process: {costs[-1]:.2f} ms each (budget {FURTHER_BUDGET_MS:.0f})")
+        print(
+            f"{size} configurations in one process: {costs[-1]:.2f} ms each (budget {FURTHER_BUDGET_MS:.0f})"
+        )
     print(f"peak memory of this process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
     if options.check and (start > COLD_BUDGET_MS or max(costs) > FURTHER_BUDGET_MS):
         sys.exit("over budget")

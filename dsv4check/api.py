@@ -12,7 +12,7 @@ from dsv4check.engine.fixes import Checked, FixSearch
 from dsv4check.engine.rule import Rule, Severity, load_rules
 from dsv4check.inputs.command import read_command
 from dsv4check.inputs.gpu import resolve_gpu
-from dsv4check.inputs.packages import parse_packages
+from dsv4check.inputs.packages import parse_packages, pinned_versions
 from dsv4check.inputs.vllm_version import resolve_vllm
 from dsv4check.releases.facts import load_facts
 from dsv4check.report.model import Report, Verdict
@@ -138,20 +138,32 @@ def _evaluate(request: Request, rules: tuple[Rule, ...]) -> tuple[Checked, Resol
     """Resolve and match; for a development build, on every release its code may resemble."""
     brackets = request.vllm.brackets if request.vllm.kind == "development" else ()
     checked, resolution, open_questions = _evaluate_release(request, rules)
-    others = [_evaluate_release(request.on_release(name), rules) for name in brackets if name != request.vllm.release]
+    others = [
+        _evaluate_release(request.on_release(name), rules)
+        for name in brackets
+        if name != request.vllm.release
+    ]
     if not others:
         return checked, resolution, open_questions
-    return _common(checked, [other[0] for other in others]), resolution, [
-        *open_questions,
-        *_disagreements(checked, [other[0] for other in others]),
-    ]
+    return (
+        _common(checked, [other[0] for other in others]),
+        resolution,
+        [
+            *open_questions,
+            *_disagreements(checked, [other[0] for other in others]),
+        ],
+    )
 
 
-def _evaluate_release(request: Request, rules: tuple[Rule, ...]) -> tuple[Checked, Resolution, list[NotEvaluated]]:
+def _evaluate_release(
+    request: Request, rules: tuple[Rule, ...]
+) -> tuple[Checked, Resolution, list[NotEvaluated]]:
     deployment = build_deployment(request)
     facts = load_facts(deployment.vllm.release)
     resolution = resolve(deployment, facts)
-    matches, open_questions = match_rules(deployment, resolution, rules, facts.section("pins").get("packages", {}))
+    matches, open_questions = match_rules(
+        deployment, resolution, rules, pinned_versions(facts)
+    )
     return Checked(request, deployment, tuple(matches)), resolution, open_questions
 
 
@@ -186,4 +198,6 @@ def _merge(questions: list[NotEvaluated]) -> tuple[NotEvaluated, ...]:
     grouped: dict[tuple[str, str], list[str]] = {}
     for question in questions:
         grouped.setdefault((question.why, question.how), []).append(question.what)
-    return tuple(NotEvaluated("; ".join(dict.fromkeys(what)), why, how) for (why, how), what in grouped.items())
+    return tuple(
+        NotEvaluated("; ".join(dict.fromkeys(what)), why, how) for (why, how), what in grouped.items()
+    )

@@ -98,7 +98,9 @@ def _parse(line: str, place: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise InputError(f"{place}: not JSON ({error})") from None
     if not isinstance(record, dict):
-        raise InputError(f"{place}: expected an object with id, model and args, found {type(record).__name__}")
+        raise InputError(
+            f"{place}: expected an object with id, model and args, found {type(record).__name__}"
+        )
     for key, kinds in _KEYS.items():
         value = record.get(key)
         if value is not None and (not isinstance(value, kinds) or isinstance(value, bool)):

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 from dsv4check.problems import Origin, Problem
-
-_EMPTY: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +31,7 @@ class Command:
     """How the server is started, as typed: ``("vllm", "serve")``, ``("python", "-m", "vllm...")`` or ``()``."""
     tokens: tuple[Token, ...]
     """Everything after the program: the model, if positional, and the flags."""
-    env: Mapping[str, str] = _EMPTY
+    env: Mapping[str, str] = field(default_factory=dict)
     """Environment assignments in front of the program (or exported before it)."""
     entrypoint: str = "serve"
     """``serve`` for ``vllm serve`` (also when no program was typed), ``api_server`` for the module."""
@@ -67,13 +64,13 @@ class ServeFlags:
 
     model: str | None
     """The model argument (positional, ``--model``, or ``model:`` in the YAML file)."""
-    values: Mapping[str, Any] = _EMPTY
+    values: Mapping[str, Any] = field(default_factory=dict)
     """dest -> value for every flag that was given and parsed. JSON-valued flags hold dicts."""
     uses: tuple[FlagUse, ...] = ()
     """Every appearance, in order; for a flag given twice the last one wins, as in vLLM."""
     problems: tuple[Problem, ...] = ()
     """What the parser of this release refuses, drops or misreads."""
-    defaults: Mapping[str, Any] = _EMPTY
+    defaults: Mapping[str, Any] = field(default_factory=dict)
     """dest -> default of this release for every flag it has."""
     tokens: tuple[Token, ...] = ()
     """The command's tokens that ``FlagUse.token_span`` points into."""
@@ -92,7 +89,7 @@ class ServeFlags:
     def section(self, dest: str) -> Mapping[str, Any]:
         """The value of a JSON-valued flag as a mapping; empty when it was not given or is no mapping."""
         value = self.values.get(dest)
-        return value if isinstance(value, Mapping) else _EMPTY
+        return value if isinstance(value, Mapping) else {}
 
     def use(self, dest: str) -> FlagUse | None:
         """The last appearance of the flag, the one that counts."""
@@ -206,5 +203,5 @@ class Deployment:
     hardware: Hardware
     vllm: VllmBuild
     model: Model
-    packages: Mapping[str, str] = _EMPTY
+    packages: Mapping[str, str] = field(default_factory=dict)
     """Versions of packages beside vLLM that were stated; others are those the release pins."""

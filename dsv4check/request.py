@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any
 
 from dsv4check.deployment import Command, Deployment, Hardware, VllmBuild
@@ -14,8 +13,6 @@ from dsv4check.inputs.gpu import apply_visible_devices
 from dsv4check.inputs.model import load_model
 from dsv4check.releases.flag_table import load_flag_table
 
-_EMPTY: Mapping[str, Any] = MappingProxyType({})
-
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -24,9 +21,9 @@ class Request:
     command: Command
     vllm: VllmBuild
     hardware: Hardware = field(default_factory=Hardware)
-    env: Mapping[str, str] = _EMPTY
+    env: Mapping[str, str] = field(default_factory=dict)
     """``--env``: wins over assignments in the command."""
-    packages: Mapping[str, str] = _EMPTY
+    packages: Mapping[str, str] = field(default_factory=dict)
     model_name: str | None = None
     """The model when it does not stand in the command (batch)."""
     model_config: str | None = None

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 from dsv4check.problems import Problem
-
-_EMPTY: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +109,7 @@ class Draft:
     """Draft layers that vLLM builds."""
     mapping: str | None = None
     """Checkpoint name -> registered name, as a pattern: ``mtp.{i}.* -> model.layers.{43+i}.*``."""
-    config: Mapping[str, Any] = _EMPTY
+    config: Mapping[str, Any] = field(default_factory=dict)
     """The merged speculative config (``--speculative-config``, ``--spec-*``)."""
 
 

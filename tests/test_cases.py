@@ -55,7 +55,8 @@ def test_agreement_on_static_cases(capsys: Any) -> None:
         agreed[case["expect"]["about"]][verdict == expected] += 1
         if verdict == expected or report is None:
             continue
-        row = f"{case['id']} [{case['confidence']}]: expected {expected}, got {verdict} ({', '.join(f.rule for f in report.findings)})"
+        fired = ", ".join(finding.rule for finding in report.findings)
+        row = f"{case['id']} [{case['confidence']}]: expected {expected}, got {verdict} ({fired})"
         (misses if expected == "fail" else alarms if verdict == "fail" else misses).append(row)
     with capsys.disabled():
         print("\nStatic cases, agreement by subject:")
@@ -79,7 +80,12 @@ def test_fixes_of_high_confidence_failures() -> None:
             continue
         report = run_launch(_launch(case), fixes=True)
         assert report.verdict is Verdict.FAIL, case["id"]
-        offered = [edit.text for finding in report.errors for fix in finding.fixes for edit in (*fix.edits, *fix.also)]
+        offered = [
+            edit.text
+            for finding in report.errors
+            for fix in finding.fixes
+            for edit in (*fix.edits, *fix.also)
+        ]
         if not any(finding.fixes for finding in report.errors):
             poor.append((case["id"], offered, expect["fix_any"]))
     assert not poor, poor

@@ -53,12 +53,16 @@ def rules(
         return
     from dsv4check.report.text_format import render_blocks
 
-    rows = tuple((rule.id, rule.severity.value, rule.stage.value, rule.vllm or "", rule.summary) for rule in loaded)
+    rows = tuple(
+        (rule.id, rule.severity.value, rule.stage.value, rule.vllm or "", rule.summary) for rule in loaded
+    )
     table = Table(("id", "severity", "stage", "vLLM", "what it finds"), rows)
     print(render_blocks([table, Paragraph(f"{len(rows)} rules", indent=0)]), end="")
 
 
-def releases(output: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.TEXT) -> None:
+def releases(
+    output: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.TEXT,
+) -> None:
     """List the vLLM releases there are facts for."""
     from dsv4check.releases.facts import known_releases, load_facts
 
@@ -116,7 +120,13 @@ def _explanation(rule: Any) -> list[Block]:
                     ("Severity", rule.severity.value),
                     ("Certainty", rule.certainty.value),
                     ("Stage", rule.stage.value),
-                    ("vLLM", rule.vllm or ("only the development builds below" if rule.development else "all known releases")),
+                    (
+                        "vLLM",
+                        rule.vllm
+                        or (
+                            "only the development builds below" if rule.development else "all known releases"
+                        ),
+                    ),
                     ("Fixed in", rule.fixed_in or ""),
                     ("References", ", ".join(rule.references)),
                 )
@@ -127,7 +137,9 @@ def _explanation(rule: Any) -> list[Block]:
     if rule.development:
         blocks.append(Heading("Development builds it is known for"))
         blocks += [
-            Paragraph(f"{item.base}.dev{item.first if item.first is not None else 0} to {item.last or 'open end'}")
+            Paragraph(
+                f"{item.base}.dev{item.first if item.first is not None else 0} to {item.last or 'open end'}"
+            )
             for item in rule.development
         ]
     if rule.when:
@@ -142,7 +154,9 @@ def _explanation(rule: Any) -> list[Block]:
     blocks.append(Heading("Fixes tried"))
     blocks += [Paragraph(f"- {_edits(fix)}") for fix in rule.fixes] or [Paragraph(rule.no_fix or "none")]
     blocks.append(Heading("How it is known"))
-    blocks += [Paragraph(", ".join(f"{key}: {value}" for key, value in item.items())) for item in rule.verified]
+    blocks += [
+        Paragraph(", ".join(f"{key}: {value}" for key, value in item.items())) for item in rule.verified
+    ]
     return blocks
 
 

@@ -25,27 +25,39 @@ def serve_args(
     gpus: Annotated[int | None, typer.Option(min=1, help="GPUs on each node.")] = None,
     nodes: Annotated[int | None, typer.Option(min=1, help="Number of nodes.")] = None,
     gpu_memory_gib: Annotated[
-        float | None, typer.Option(min=1, help="Memory of one GPU in GiB, where it differs from the catalogue.")
+        float | None,
+        typer.Option(min=1, help="Memory of one GPU in GiB, where it differs from the catalogue."),
     ] = None,
     vllm: Annotated[
-        str | None, typer.Option(help="vLLM release or build, e.g. 0.24.0 [default: the installed one, else the newest].")
+        str | None,
+        typer.Option(
+            help="vLLM release or build, e.g. 0.24.0 [default: the installed one, else the newest]."
+        ),
     ] = None,
     model_config: Annotated[
-        str | None, typer.Option(help="config.json, or a directory with one, to use instead of the model's own.")
+        str | None,
+        typer.Option(help="config.json, or a directory with one, to use instead of the model's own."),
     ] = None,
     package: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VERSION", help="Version of a package beside vLLM; repeatable.")
+        list[str] | None,
+        typer.Option(metavar="NAME=VERSION", help="Version of a package beside vLLM; repeatable."),
     ] = None,
     env: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Environment variable of the server; repeatable.")
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Environment variable of the server; repeatable."),
     ] = None,
     rules: Annotated[Path | None, typer.Option(help="Folder with further rules.")] = None,
     output: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.TEXT,
     fail_on: Annotated[FailOn, typer.Option(help="Lowest severity that exits with 1.")] = FailOn.ERROR,
-    strict: Annotated[bool, typer.Option("--strict", help="Also exit with 1 when an answer stayed open.")] = False,
-    online: Annotated[bool, typer.Option("--online", help="May fetch config.json from the Hugging Face hub.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Also exit with 1 when an answer stayed open.")
+    ] = False,
+    online: Annotated[
+        bool, typer.Option("--online", help="May fetch config.json from the Hugging Face hub.")
+    ] = False,
     batch: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Check one launch per JSON line of FILE (- for standard input).")
+        str | None,
+        typer.Option(metavar="FILE", help="Check one launch per JSON line of FILE (- for standard input)."),
     ] = None,
 ) -> None:
     """Check a `vllm serve` command: what vLLM will decide, whether it works, and what fixes it."""
@@ -59,7 +71,9 @@ def serve_args(
     if words and words[0] == "--":
         words = words[1:]
     if not words:
-        raise InputError("no command given: expected `dsv4check serve-args [options] -- vllm serve MODEL FLAGS...`")
+        raise InputError(
+            "no command given: expected `dsv4check serve-args [options] -- vllm serve MODEL FLAGS...`"
+        )
     from dsv4check.api import check_request, read_request
     from dsv4check.engine.rule import load_rules
 

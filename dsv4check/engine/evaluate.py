@@ -41,14 +41,16 @@ def match_rules(
     """Evaluate ``rules`` and return the matches, ordered by severity and stage, and the open questions."""
     fields = Fields(deployment, resolution, pins)
     by_code: dict[str, list[Problem]] = {}
-    for problem in resolution.problems:
-        by_code.setdefault(problem.code, []).append(problem)
+    for found in resolution.problems:
+        by_code.setdefault(found.code, []).append(found)
     matches: list[Match] = []
     open_questions: list[NotEvaluated] = []
     for rule in _relevant(rules, resolution.release):
         if not _applies_to_build(rule, deployment):
             continue
-        instances: Iterable[Problem | None] = (None,) if rule.problem is None else by_code.get(rule.problem, ())
+        instances: Iterable[Problem | None] = (
+            (None,) if rule.problem is None else by_code.get(rule.problem, ())
+        )
         for problem in instances:
             verdict = evaluate(rule.when, fields)
             if isinstance(verdict, Unknown):
@@ -66,13 +68,9 @@ def match_rules(
     return ordered, open_questions
 
 
+@lru_cache(maxsize=64)
 def _relevant(rules: tuple[Rule, ...], release: str) -> tuple[Rule, ...]:
     """The rules whose release specifier admits ``release`` (or that have none, or name development builds)."""
-    return _relevant_by_id(rules, release)
-
-
-@lru_cache(maxsize=64)
-def _relevant_by_id(rules: tuple[Rule, ...], release: str) -> tuple[Rule, ...]:
     return tuple(
         rule for rule in rules if rule.development or rule.vllm is None or version_in(release, rule.vllm)
     )

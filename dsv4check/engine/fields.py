@@ -149,7 +149,9 @@ class Fields:
         record = getattr(self._resolution, _RECORDS[name.partition(".")[0]])
         head, *path = rest.split(".")
         if record is None:
-            return Unknown(name, "this part of the launch could not be resolved", "fix the findings above first")
+            return Unknown(
+                name, "this part of the launch could not be resolved", "fix the findings above first"
+            )
         value = getattr(record, head)
         if path:
             return _descend(value, path)
@@ -168,7 +170,14 @@ class Fields:
 
 
 _GPU_DEPENDENT: Final = frozenset(
-    {"kv.resolved_dtype", "kv.layout", "kv.torch_dtype", "attention.backend", "attention.cls", "attention.layout"}
+    {
+        "kv.resolved_dtype",
+        "kv.layout",
+        "kv.torch_dtype",
+        "attention.backend",
+        "attention.cls",
+        "attention.layout",
+    }
     | {"attention.padded_q_heads", "moe.backend"}
 )
 

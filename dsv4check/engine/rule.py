@@ -63,9 +63,9 @@ class DevelopmentRange:
         return (self.first is None or number >= self.first) and (self.last is None or number <= self.last)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Rule:
-    """Everything known about one hazard."""
+    """Everything known about one hazard. Compared by identity: a rule is loaded once."""
 
     id: str
     name: str
@@ -91,8 +91,30 @@ class Rule:
 
 
 RULE_KEYS: Final = frozenset(
-    {"id", "name", "summary", "severity", "certainty", "stage", "message", "problem", "vllm", "development", "when"}
-    | {"error", "fixes", "no_fix", "yields_to", "fixed_in", "references", "signatures", "verified", "examples"}
+    {
+        "id",
+        "name",
+        "summary",
+        "severity",
+        "certainty",
+        "stage",
+        "message",
+        "problem",
+        "vllm",
+        "development",
+        "when",
+    }
+    | {
+        "error",
+        "fixes",
+        "no_fix",
+        "yields_to",
+        "fixed_in",
+        "references",
+        "signatures",
+        "verified",
+        "examples",
+    }
 )
 
 
@@ -103,7 +125,9 @@ def rule_from_record(record: Mapping[str, Any], area: str, source: str) -> Rule:
     """
     unknown = sorted(set(record) - RULE_KEYS)
     if unknown:
-        raise InputError(f"{source}: unknown key {unknown[0]!r} in a rule; known keys: {', '.join(sorted(RULE_KEYS))}")
+        raise InputError(
+            f"{source}: unknown key {unknown[0]!r} in a rule; known keys: {', '.join(sorted(RULE_KEYS))}"
+        )
     try:
         return Rule(
             id=str(record["id"]),

@@ -1,8 +1,8 @@
 """Launch commands as people write them, taken apart into program, environment and words.
 
 Accepted: a list of words, one quoted string, or shell text with line continuations, comments, exports,
-wrappers (``exec``, ``nohup``, ``numactl`` ...) and whatever stands behind the command (``| tee log``). Nothing
-is executed and no file is read.
+wrappers (``exec``, ``nohup``, ``numactl`` ...) and whatever stands behind the command (``| tee log``).
+Nothing is executed and no file is read.
 """
 
 from __future__ import annotations
@@ -14,30 +14,14 @@ from typing import Final
 
 from dsv4check.deployment import Command, Token
 from dsv4check.errors import InputError
-from dsv4check.inputs.shell_words import Lexer, Operator, Word, quote
+from dsv4check.inputs.server_program import ASSIGNMENT, assignment, looks_like_arguments, split_program
+from dsv4check.inputs.shell_words import Lexer, Word, quote
 from dsv4check.problems import Origin
 
 MAX_TEXT: Final = 1 << 20
 """Characters of a command; longer input is not a command but a file given by mistake."""
 
-_ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)(\+?)=")
-_PYTHON: Final = re.compile(r"python\d*(\.\d+)?[dt]?(\.exe)?")
-_MODULES: Final = {
-    "vllm.entrypoints.openai.api_server": "api_server",
-    "vllm.entrypoints.launchers.api_server.entry": "api_server",
-    "vllm.entrypoints.cli.main": "cli",
-    "vllm": "cli",
-}
-_WRAPPERS: Final = frozenset(
-    "exec nohup sudo env time command uv uvx numactl taskset nice ionice stdbuf timeout setsid chrt srun mpirun "
-    "conda poetry pdm hatch rye micromamba dumb-init tini catchsegv nsys ncu strace gdb xvfb-run unbuffer".split()
-)
-_KEYWORDS: Final = frozenset("then do else { ! if while until elif fi done }".split())
-_QUIET: Final = frozenset(
-    "set cd source . pip uv echo printf mkdir sleep ulimit true false module trap wait shopt unset alias return exit "
-    "curl wget git apt apt-get nvidia-smi ray hf huggingface-cli if fi for while done case esac [ [[ test rm cp mv ls cat"
-    " docker podman kubectl helm".split()
-)
+_KEYWORDS: Final = frozenset(("then", "do", "else", "{", "!", "if", "while", "until", "elif", "fi", "done", "}"))
 _CURLY: Final = {
     "\u201c": "curly double quotes",
     "\u201d": "curly double quotes",
@@ -81,10 +65,18 @@ def read_command(words: Sequence[str] | str, *, source: str = "command line") ->
     tokens = tuple(Token(word, Origin(kind, word)) for word in listed)
     env: dict[str, str] = {}
     notes = [note for word in listed for note in _pasted_characters(word, "")]
-    program, rest, entrypoint = _split_program(tokens, env)
-    if not program and not _looks_like_arguments(rest):
+    program, rest, entrypoint = split_program(tokens, env)
+    if not program and not looks_like_arguments(rest):
         raise InputError(_not_a_launch(source, rest[0].text if rest else ""))
+    notes.extend(_ignored_model(rest, entrypoint))
     return Command(program, rest, env, entrypoint, tuple(dict.fromkeys(notes)))
+
+
+def _ignored_model(rest: tuple[Token, ...], entrypoint: str) -> list[str]:
+    """The API server module takes its model from ``--model`` alone and starts a default one without it."""
+    if entrypoint != "api_server" or not rest or rest[0].text.startswith("-"):
+        return []
+    return [f"{rest[0].text}: the api_server module does not read a positional model, only --model"]
 
 
 def _read_text(text: str, source: str) -> Command:
@@ -100,15 +92,13 @@ def _read_text(text: str, source: str) -> Command:
     for segment in _segments(lexer, variables, exported, arrays):
         if not segment.words:
             continue
-        tokens = tuple(
-            Token(word.text, Origin(kind, word.text, word.line, word.column)) for word in segment.words
-        )
+        tokens = tuple(Token(word.text, Origin(kind, word.text, word.line, word.column)) for word in segment.words)
         env = dict(exported)
-        program, rest, entrypoint = _split_program(tokens, env, [word.plain for word in segment.words])
+        program, rest, entrypoint = split_program(tokens, env, [word.plain for word in segment.words])
         if program:
             found.append((Command(program, rest, env, entrypoint), segment))
             continue
-        if first_plain is None and rest and _looks_like_arguments(rest):
+        if first_plain is None and rest and looks_like_arguments(rest):
             first_plain = segment
             found_plain = Command((), rest, env, "serve")
         others.append(segment)
@@ -118,7 +108,11 @@ def _read_text(text: str, source: str) -> Command:
         command, chosen = found_plain, first_plain
     else:
         raise InputError(_not_a_launch(source, others[0].words[0].text if others else ""))
-    notes = [*_pasted_characters(text, source), *lexer.notes]
+    notes = [
+        *_pasted_characters(text, source),
+        *lexer.notes,
+        *_ignored_model(command.tokens, command.entrypoint),
+    ]
     if len(found) > 1:
         notes.append(f"{len(found)} launches in this text: only the first was read")
     notes.extend(f"left out: {text}" for text in chosen.dropped)
@@ -162,7 +156,7 @@ def _segments(
                 arrays[name] = [*(arrays.get(name, []) if name.endswith("+") else []), *array[1]]
                 array = None
             continue
-        if item.text == "(" and segment.words and (match := _ASSIGNMENT.fullmatch(segment.words[-1].text)):
+        if item.text == "(" and segment.words and (match := ASSIGNMENT.fullmatch(segment.words[-1].text)):
             segment.words.pop()
             name = match.group(1)
             array = (name, list(arrays.get(name, [])) if match.group(2) else [])
@@ -173,14 +167,14 @@ def _segments(
                 segment.dropped.append(item.text)
             continue
         segment.ended_by = item.text
-        _apply_assignments(segment, variables, exported)
+        _applyassignments(segment, variables, exported)
         yield segment
         segment, redirect = _Segment(), None
-    _apply_assignments(segment, variables, exported)
+    _applyassignments(segment, variables, exported)
     yield segment
 
 
-def _apply_assignments(segment: _Segment, variables: dict[str, str], exported: dict[str, str]) -> None:
+def _applyassignments(segment: _Segment, variables: dict[str, str], exported: dict[str, str]) -> None:
     """``X=1`` and ``export X=1`` on their own: remember them and empty the segment."""
     while segment.words and segment.words[0].text in _KEYWORDS:
         segment.words.pop(0)
@@ -189,93 +183,17 @@ def _apply_assignments(segment: _Segment, variables: dict[str, str], exported: d
         return
     exports = words[0].text in ("export", "declare", "readonly", "local", "typeset")
     body = words[1:] if exports else words
-    if not exports and not all(_assignment(word.text, word.plain) for word in body):
+    if not exports and not all(assignment(word.text, word.plain) for word in body):
         return
     for word in body:
-        if pair := _assignment(word.text, word.plain):
+        if pair := assignment(word.text, word.plain):
             name, value, append = pair
             variables[name] = variables.get(name, "") + value if append else value
-            if exports and words[0].text == "export" or name in exported:
+            if words[0].text == "export" or name in exported:
                 exported[name] = variables[name]
         elif words[0].text == "export" and word.text in variables:
             exported[word.text] = variables[word.text]
     segment.words = []
-
-
-def _assignment(text: str, plain: int | None = None) -> tuple[str, str, bool] | None:
-    match = _ASSIGNMENT.match(text)
-    if match is None or (plain is not None and plain < match.end()):
-        return None
-    return match.group(1), text[match.end() :], bool(match.group(2))
-
-
-def _split_program(
-    tokens: tuple[Token, ...], env: dict[str, str], plain: list[int] | None = None
-) -> tuple[tuple[str, ...], tuple[Token, ...], str]:
-    """Program, the words after it, and the entry point; assignments in front go into ``env``."""
-    texts = [token.text for token in tokens]
-    start = 0
-    if texts[:1] == ["env"] and len(texts) > 1:
-        start = 1
-    while start < len(texts) and (
-        pair := _assignment(texts[start], plain[start] if plain is not None else None)
-    ):
-        env[pair[0]] = pair[1]
-        start += 1
-    where = _find_server(texts, start)
-    if where is None:
-        return (), tokens[start:], "serve"
-    stop, entrypoint = where
-    program: list[str] = []
-    for text in texts[start:stop]:
-        if (pair := _assignment(text)) and program and not text.startswith("-"):
-            env[pair[0]] = pair[1]
-        else:
-            program.append(text)
-    if program[:1] == ["env"] and not program[1].startswith("-"):
-        program.pop(0)
-    return tuple(program), tokens[stop:], entrypoint
-
-
-def _find_server(texts: list[str], start: int) -> tuple[int, str] | None:
-    """Index behind the words that start the server, and which of its two entry points it is."""
-    if start >= len(texts):
-        return None
-    first = texts[start].rsplit("/", 1)[-1]
-    if first != "vllm" and not _PYTHON.fullmatch(first) and first not in _WRAPPERS:
-        return None
-    for index in range(start, len(texts)):
-        name = texts[index].rsplit("/", 1)[-1]
-        following = texts[index + 1 : index + 2]
-        if name == "vllm" and texts[index - 1 : index] != ["-m"] and following == ["serve"]:
-            return index + 2, "serve"
-        if _PYTHON.fullmatch(name):
-            at = index + 1
-            while at < len(texts) and texts[at].startswith("-") and texts[at] != "-m":
-                at += 2 if texts[at] in ("-W", "-X") else 1
-            if texts[at : at + 1] == ["-m"] and (module := _MODULES.get("".join(texts[at + 1 : at + 2]))):
-                if module == "api_server":
-                    return at + 2, module
-                if texts[at + 2 : at + 3] == ["serve"]:
-                    return at + 3, "serve"
-            if texts[at : at + 1] and texts[at].endswith("vllm") and texts[at + 1 : at + 2] == ["serve"]:
-                return at + 2, "serve"
-            return None
-        if texts[index].startswith("--") and "=" not in texts[index] and index == start:
-            return None
-    return None
-
-
-def _looks_like_arguments(rest: tuple[Token, ...]) -> bool:
-    """True for words that start with a flag, or with something that can be a model rather than a program."""
-    if not rest:
-        return True
-    first = rest[0].text
-    if first.startswith(("-", "\u2013", "\u2014")):
-        return True
-    if first in _QUIET or first in _WRAPPERS or first in ("vllm", "serve") or _PYTHON.fullmatch(first):
-        return False
-    return "/" in first or len(rest) == 1 or rest[1].text.startswith("-")
 
 
 def _not_a_launch(source: str, first: str) -> str:
@@ -298,9 +216,7 @@ def _refuse_unusable(texts: list[str], source: str) -> None:
     for text in texts:
         if (found := _CONTROL.search(text)) is not None:
             line = text.count("\n", 0, found.start()) + 1
-            raise InputError(
-                f"{source}, line {line}: control character {found.group()!r}; expected a command as plain text"
-            )
+            raise InputError(f"{source}, line {line}: control character {found.group()!r}; expected plain text")
     if not any(text.strip() for text in texts):
         raise InputError(f"{source}: no command in it; expected `vllm serve MODEL ...`")
 
@@ -313,8 +229,8 @@ def _pasted_characters(text: str, source: str) -> list[str]:
         if source:
             place = f"line {text.count(chr(10), 0, match.start()) + 1}: "
         notes.append(
-            f"{place}{_CURLY[match.group()]} ({match.group()}) pasted from formatted text: a shell takes them as"
-            " ordinary characters"
+            f"{place}{_CURLY[match.group()]} ({match.group()}) pasted from formatted text: a shell takes them"
+            " as ordinary characters"
         )
     return notes
 
@@ -349,6 +265,3 @@ def _quote_flag(text: str) -> str:
     """``--flag='{...}'`` rather than ``'--flag={...}'``."""
     match = _PLAIN_FLAG.fullmatch(text)
     return match.group(1) + (quote(match.group(2)) if match.group(2) else "") if match else quote(text)
-
-
-__all__ = ["MAX_TEXT", "Operator", "format_command", "read_command"]

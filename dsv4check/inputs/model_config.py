@@ -10,12 +10,12 @@ keys with the values of V4-Flash and converts the original names.
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dsv4check.errors import InputError
+from dsv4check.inputs.config_values import check_values
 
 MAX_CONFIG_BYTES = 2_000_000
 """Larger than any published config.json by a factor of 200; the file is refused unread beyond that."""
@@ -32,18 +32,6 @@ _RATIO_OF_LAYER_TYPE = {
     "heavily_compressed_attention": 128,
 }
 LAYER_TYPE_OF_RATIO = {ratio: name for name, ratio in _RATIO_OF_LAYER_TYPE.items()}
-
-_POSITIVE = (
-    "vocab_size hidden_size moe_intermediate_size num_hidden_layers num_attention_heads num_key_value_heads head_dim "
-    "q_lora_rank o_lora_rank o_groups n_routed_experts num_experts_per_tok hc_mult hc_sinkhorn_iters index_n_heads "
-    "index_head_dim index_topk qk_rope_head_dim max_position_embeddings dspark_block_size dspark_markov_rank "
-    "sliding_window dspark_n_routed_experts"
-).split()
-_NOT_NEGATIVE = "num_hash_layers num_nextn_predict_layers n_shared_experts vision_n_layers n_mtp_layers".split()
-_NUMBERS = "rope_theta compress_rope_theta rms_norm_eps hc_eps swiglu_limit routed_scaling_factor".split()
-_INTEGER_LISTS = ("compress_ratios", "dspark_target_layer_ids", "kv_source_layer_ids", "index_source_layer_ids")
-_STRING_LISTS = ("layer_types", "mlp_layer_types", "architectures")
-_SECTIONS = ("quantization_config", "rope_scaling", "rope_parameters", "compress_rates", "text_config", "vision_config")
 
 # Defaults of transformers' DeepseekV4Config (5.16 to 5.20 agree), which are the values of V4-Flash.
 TRANSFORMERS_DEFAULTS: Mapping[str, Any] = {
@@ -111,7 +99,9 @@ def parse_config(data: bytes, source: str) -> dict[str, Any]:
     for NaN and infinities, and for files above 2 MB.
     """
     if len(data) > MAX_CONFIG_BYTES:
-        raise InputError(f"{source}: {len(data)} bytes is too large for a config.json (limit {MAX_CONFIG_BYTES})")
+        raise InputError(
+            f"{source}: {len(data)} bytes is too large for a config.json (limit {MAX_CONFIG_BYTES})"
+        )
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise InputError(f"{source}: is encoded as UTF-16; expected UTF-8")
     try:
@@ -144,14 +134,14 @@ def read_config(
 ) -> ConfigReading:
     """Read a parsed config.json as the release does.
 
-    ``raw`` is the file (with what is merged before vLLM sees it); ``transformers_class`` says that the release
-    reads V4 with transformers' class (0.33 on); ``flat_overrides`` are the ``--hf-overrides`` keys, which vLLM
-    sets as attributes after the class has been built. Raises InputError when this is no DeepSeek-V4 model or a
-    value cannot be used at all.
+    ``raw`` is the file (with what is merged before vLLM sees it); ``transformers_class`` says that the
+    release reads V4 with transformers' class (0.33 on); ``flat_overrides`` are the ``--hf-overrides`` keys,
+    which vLLM sets as attributes after the class has been built. Raises InputError when this is no
+    DeepSeek-V4 model or a value cannot be used at all.
     """
     overrides = flat_overrides or {}
-    _check_values(raw, source)
-    _check_values(overrides, "--hf-overrides")
+    check_values(raw, source)
+    check_values(overrides, "--hf-overrides")
     family = _family({**raw, **overrides}, source)
     merged = {**raw, **overrides}
     if family == "deepseek_v41":
@@ -277,78 +267,8 @@ def _cut(ratios: Sequence[int], text: Mapping[str, Any]) -> tuple[int, ...]:
     return tuple(ratios if layers is None else ratios[:layers])
 
 
-def _check_values(config: Mapping[str, Any], source: str) -> None:
-    """Raise InputError for values that no release could use; what a release might take is left alone."""
-    for path, value in _numbers(config):
-        if not math.isfinite(value):
-            raise InputError(f"{source}: {path}: expected a finite number, got {value}")
-    for section, prefix in ((config, ""), (config.get("text_config"), "text_config.")):
-        if not isinstance(section, Mapping):
-            continue
-        for key in (*_POSITIVE, *_NOT_NEGATIVE):
-            _check_integer(section, key, source, prefix, least=1 if key in _POSITIVE else 0)
-        for key in _NUMBERS:
-            value = section.get(key)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-                raise InputError(f"{source}: {prefix}{key}: expected a number, got {_told(value)}")
-        for key in (*_INTEGER_LISTS, *_STRING_LISTS):
-            _check_list(section, key, source, prefix, str if key in _STRING_LISTS else int)
-        for key in _SECTIONS:
-            value = section.get(key)
-            if value is not None and not isinstance(value, Mapping):
-                raise InputError(f"{source}: {prefix}{key}: expected an object, got {_told(value)}")
-        for key in ("model_type", "expert_dtype", "hidden_act"):
-            value = section.get(key)
-            if value is not None and not isinstance(value, str):
-                raise InputError(f"{source}: {prefix}{key}: expected a string, got {_told(value)}")
-
-
-def _check_integer(section: Mapping[str, Any], key: str, source: str, prefix: str, least: int) -> None:
-    value = section.get(key)
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InputError(f"{source}: {prefix}{key}: expected an integer, got {_told(value)}")
-    if not least <= value < 2**40:
-        bound = "a positive integer" if least else "zero or a positive integer"
-        raise InputError(f"{source}: {prefix}{key}: expected {bound}, got {_told(value)}")
-
-
-def _check_list(section: Mapping[str, Any], key: str, source: str, prefix: str, kind: type) -> None:
-    value = section.get(key)
-    if value is None:
-        return
-    wanted = "strings" if kind is str else "integers"
-    if not isinstance(value, list):
-        raise InputError(f"{source}: {prefix}{key}: expected a list of {wanted}, got {_told(value)}")
-    if len(value) > 4096:
-        raise InputError(f"{source}: {prefix}{key}: {len(value)} entries are too many for a model")
-    for index, entry in enumerate(value):
-        if isinstance(entry, bool) or not isinstance(entry, kind) or (kind is int and not 0 <= entry < 2**40):
-            raise InputError(f"{source}: {prefix}{key}[{index}]: expected one of {wanted}, got {_told(entry)}")
-
-
-def _numbers(value: object, path: str = "", depth: int = 0) -> Iterator[tuple[str, float]]:
-    """Every float in the file with its JSON path."""
-    if isinstance(value, float):
-        yield path, value
-    elif depth < 40 and isinstance(value, Mapping):
-        for key, entry in value.items():
-            name = str(key).encode("ascii", "backslashreplace").decode()
-            yield from _numbers(entry, f"{path}.{name}" if path else name, depth + 1)
-    elif depth < 40 and isinstance(value, list):
-        for index, entry in enumerate(value):
-            yield from _numbers(entry, f"{path}[{index}]", depth + 1)
-
-
 def _integer(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _told(value: object) -> str:
-    """A value as JSON, shortened for a one-line message."""
-    text = json.dumps(value, default=str) if not isinstance(value, float) or math.isfinite(value) else str(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _kind(value: object) -> str:

@@ -51,22 +51,23 @@ def parse_package(text: str) -> tuple[str, str]:
     return normalise_name(name), version
 
 
-def parse_packages(texts: Iterable[str]) -> dict[str, str]:
-    """Read every ``--package`` value; for a name given twice the last one counts."""
-    return dict(parse_package(text) for text in texts)
+def parse_packages(stated: Mapping[str, str] | Iterable[str] | None) -> dict[str, str]:
+    """Read what was said about packages: ``--package`` values, or the ``packages`` object of a batch line.
 
-
-def packages_from_mapping(values: object) -> dict[str, str]:
-    """Read the ``packages`` object of a batch line: names to versions.
-
-    A value that is no PEP 440 version (``"built from source"``) is kept as it is: version conditions
-    then stay undecided instead of the line being refused. Raises InputError for anything but an object
-    of strings.
+    Returns PEP 503 name -> version; for a name given twice the last one counts. In an object a value that is
+    no PEP 440 version (``"built from source"``) is kept as it is, so that version conditions stay undecided
+    instead of the line being refused. Raises InputError for anything else that cannot be read.
     """
-    if values is None:
+    if stated is None:
         return {}
-    if not isinstance(values, Mapping):
-        raise InputError(f"packages: expected an object of name: version, got {type(values).__name__}")
+    if isinstance(stated, Mapping):
+        return _from_mapping(stated)
+    if isinstance(stated, str):
+        raise InputError(f"packages: expected a list of name=version, got the text {stated!r}")
+    return dict(parse_package(text) for text in stated)
+
+
+def _from_mapping(values: Mapping[str, str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, version in values.items():
         if version is None:
@@ -93,6 +94,15 @@ def effective_packages(stated: Mapping[str, str], facts: ReleaseFacts) -> dict[s
         name = normalise_name(raw_name)
         found[name] = EffectivePackage(name=name, version=version, spec=specs.get(name), origin="stated")
     return found
+
+
+def pinned_versions(facts: ReleaseFacts) -> dict[str, str]:
+    """The packages that the release pins to one version, PEP 503 name -> version."""
+    return {
+        name: package.version
+        for name, package in effective_packages({}, facts).items()
+        if package.version is not None
+    }
 
 
 def off_pin(package: EffectivePackage) -> bool | None:

@@ -120,8 +120,8 @@ class Lexer:
         if after > at + 1 and text[after] == "\n":
             line, _ = self._place(at)
             self._note(
-                f"line {line}: blanks follow the backslash at the end of the line, so a shell ends the command there;"
-                " it was read on"
+                f"line {line}: blanks follow the backslash at the end of the line, so a shell ends the command"
+                " there; it was read on"
             )
             return after + 1
         return None
@@ -211,7 +211,7 @@ class Lexer:
         raise self._fail(start, "the double quote is never closed")
 
     def _variable(self, *, quoted: bool) -> str | list[str] | None:
-        """Value of the ``$NAME`` or ``${NAME...}`` at the cursor, which moves behind it; None when there is none."""
+        """Value of the ``$NAME`` or ``${NAME...}`` at the cursor, which moves on; None when there is none."""
         match = _VARIABLE.match(self._text, self._at)
         if match is None:
             return None

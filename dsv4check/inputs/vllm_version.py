@@ -11,6 +11,7 @@ from dsv4check.deployment import VllmBuild
 from dsv4check.errors import InputError
 from dsv4check.problems import Origin
 from dsv4check.releases.timeline import (
+    FIRST_SUPPORT,
     before_first_support,
     brackets,
     nearest_release,
@@ -19,15 +20,19 @@ from dsv4check.releases.timeline import (
     representative,
 )
 
-_IMAGE_TAG = re.compile(r"^(?:[\w.\-]+(?::\d+)?/)*(?P<name>[\w.\-]*vllm[\w.\-]*):(?P<tag>[\w.\-]+)(?:@\S+)?$", re.I)
+_IMAGE_TAG = re.compile(
+    r"^(?:[\w.\-]+(?::\d+)?/)*(?P<name>[\w.\-]*vllm[\w.\-]*):(?P<tag>[\w.\-]+)(?:@\S+)?$", re.I
+)
 _VERSION_IN_TAG = re.compile(
-    r"^v?(?P<version>\d+\.\d+(?:\.\d+)?(?:(?:a|b|rc)\d+)?(?:\.post\d+)?(?:\.dev\d+)?(?:[+_][0-9a-z.]+)?)(?:-|$)", re.I
+    r"^v?(?P<version>\d+\.\d+(?:\.\d+)?(?:(?:a|b|rc)\d+)?"
+    r"(?:\.post\d+)?(?:\.dev\d+)?(?:[+_][0-9a-z.]+)?)(?:-|$)",
+    re.I,
 )
 _MOVING = {"nightly", "main", "dev", "head"}
 
 
 def installed_vllm() -> str | None:
-    """Version of the vllm distribution in this Python environment, read from its metadata (never imported)."""
+    """Version of the vllm distribution in this environment, from its metadata; never imported."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -50,7 +55,9 @@ def resolve_vllm(text: str | None, installed: Callable[[], str | None] = install
     if found is not None and parse_version(found) is not None:
         return _from_version(found, Origin("default", "installed vllm"), "")
     newest = newest_release()
-    note = f"no vLLM version was given and none is installed here: assuming {newest}, the newest release known"
+    note = (
+        f"no vLLM version was given and none is installed here: assuming {newest}, the newest release known"
+    )
     return VllmBuild(newest, "release", newest, Origin("default", newest), note=note)
 
 
@@ -65,12 +72,12 @@ def _from_text(text: str, origin: Origin) -> VllmBuild:
         return VllmBuild(newest, "release", newest, origin, note=note)
     if lowered.split("-")[0] in _MOVING:
         newest = newest_release()
-        note = f"{text!r} is a moving development build: the facts of {newest}, the newest release known, are used"
+        note = f"{text!r} is a moving development build: {newest}, the newest release known, stands in for it"
         commit = word.partition("-")[2] or None
         return VllmBuild(text, "development", newest, origin, brackets=(newest,), commit=commit, note=note)
     version = _VERSION_IN_TAG.match(word)
     if version is None or (image is None and version.end() != len(word)):
-        wanted = "expected a release (0.24.0), a development version (0.23.1rc1.dev788) or an image with a version tag"
+        wanted = "expected a release (0.24.0), a development build (0.23.1rc1.dev788) or an image with one"
         raise InputError(f"vLLM version {text!r}: {wanted}")
     found = version["version"].replace("_", "+", 1)
     note = ""
@@ -86,7 +93,9 @@ def _from_version(text: str, origin: Origin, note: str) -> VllmBuild:
     if parsed is None:
         raise InputError(f"vLLM version {text!r}: not a PEP 440 version")
     if before_first_support(text):
-        return VllmBuild(text, "release", ".".join(map(str, parsed.release)), origin, note=note)
+        # The rule on such versions fires by the version itself; the oldest facts let the rest be read.
+        early = f"{text} does not know DeepSeek-V4 at all; the facts of {FIRST_SUPPORT}, the first that does"
+        return VllmBuild(text, "release", FIRST_SUPPORT, origin, note=f"{early}, are used for the rest")
     if parsed.dev is not None or (parsed.pre is not None and parsed.micro > 0):
         return _development(text, parsed, origin)
     release, gap = nearest_release(text)

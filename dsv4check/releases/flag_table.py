@@ -216,7 +216,7 @@ class FlagHistory:
         )
 
     def removed_in(self, name: str, release: str) -> str | None:
-        """The release that dropped ``name``: the one after the last release before ``release`` that had it."""
+        """The release that dropped ``name``: the one after the last before ``release`` that had it."""
         here = self.releases.index(release)
         ends = [last for _, last in self.ranges.get(name, ()) if last < here]
         return self.releases[max(ends) + 1] if ends else None

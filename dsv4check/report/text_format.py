@@ -37,7 +37,12 @@ def _wrap(text: str, indent: int, width: int) -> list[str]:
     wrapped: list[str] = []
     for line in text.splitlines() or [""]:
         wrapped += textwrap.wrap(
-            line, width, initial_indent=pad, subsequent_indent=pad, break_long_words=False, break_on_hyphens=False
+            line,
+            width,
+            initial_indent=pad,
+            subsequent_indent=pad,
+            break_long_words=False,
+            break_on_hyphens=False,
         ) or [pad.rstrip()]
     return wrapped
 
@@ -53,7 +58,9 @@ def _table(header: tuple[str, ...], rows: tuple[tuple[str, ...], ...], width: in
         return lines
     table = [header, *rows]
     widths = [max(len(row[column]) for row in table) for column in range(len(header))]
-    left = [column == 0 or not any(row[column][:1].isdigit() for row in rows) for column in range(len(header))]
+    left = [
+        column == 0 or not any(row[column][:1].isdigit() for row in rows) for column in range(len(header))
+    ]
     return [
         "  "
         + "  ".join(

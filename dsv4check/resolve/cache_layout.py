@@ -72,7 +72,11 @@ def main_bytes_per_state(layers: tuple[LayerKind, ...]) -> int | None:
 
 
 def _states(
-    section: Mapping[str, Any], counts: Mapping[int, int], head_dim: int, index_dim: int, alignment: int | None
+    section: Mapping[str, Any],
+    counts: Mapping[int, int],
+    head_dim: int,
+    index_dim: int,
+    alignment: int | None,
 ) -> Iterator[LayerKind]:
     """Compressor states: KV and gate, doubled for C4 whose windows overlap."""
     blocks = section["state_blocks"]

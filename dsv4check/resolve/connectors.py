@@ -47,15 +47,16 @@ def check_connectors(
         "hybrid_manager_disabled": disabled,
         "hybrid_manager_why": why,
     }
-    problems: list[Problem] = []
+    problems = [] if connector is None else _names(section, connector)
+    if problems:
+        # An unknown name hides everything else: vLLM stops on it before it looks at the rest.
+        return tuple(problems), values
     if connector is not None:
-        problems += _names(section, connector)
-        if not problems:
-            problems += _config_stage(deployment, section, connector, parallel, disabled)
-            problems += _start_stage(deployment, section, connector, parallel, disabled)
-            offloads = connector.name == "OffloadingConnector"
-            if offloads and not any(problem.code == "connector-needs-plain-cache" for problem in problems):
-                problems += offload_problems(deployment, section, connector.extra, disabled, connector.origin)
+        problems += _config_stage(deployment, section, connector, parallel, disabled)
+        problems += _start_stage(deployment, section, connector, parallel, disabled)
+        created = all(problem.code != "connector-needs-plain-cache" for problem in problems)
+        if created and connector.name == "OffloadingConnector":
+            problems += offload_problems(deployment, section, connector.extra, disabled, connector.origin)
     if disabled:
         problem = _full_context(deployment, facts, parallel, connector, why)
         if problem is not None:
@@ -122,14 +123,25 @@ def _config_stage(
             "Please disable chunked prefill (--no-enable-chunked-prefill)."
         )
         refuse("hidden-states-chunked", error, {})
-    sleeping = names.intersection(section["no_sleep"])
-    if sleeping and flags.get("enable_sleep_mode") is True:
-        refuse(
-            "connector-sleep-mode", f"{connector.name} does not support sleep mode.", {"name": connector.name}
-        )
+    if flags.get("enable_sleep_mode") is True and _refuses_sleep(section, connector):
+        data = {"name": connector.name}
+        refuse("connector-sleep-mode", f"{connector.name} does not support sleep mode.", data)
     problems += _hisparse(deployment, section, connector, parallel, disabled)
     problems += _expandable(deployment, section, connector)
     return problems
+
+
+def _refuses_sleep(section: Mapping[str, Any], connector: Connector) -> bool:
+    """``supports_sleep_mode`` (0.33): NIXL pulls only over UCX, its push form and MoRIIO not at all."""
+    refusing = section["no_sleep"]
+    entries = children(connector) or [(connector.name, connector.config)]
+    for name, config in entries:
+        extra = config.get("kv_connector_extra_config")
+        backends = extra.get("backends", ["UCX"]) if isinstance(extra, Mapping) else ["UCX"]
+        pull = name in ("NixlConnector", "NixlPullConnector")
+        if name in refusing or (refusing and pull and backends != ["UCX"]):
+            return True
+    return False
 
 
 def _expandable(deployment: Deployment, section: Mapping[str, Any], connector: Connector) -> list[Problem]:

@@ -16,7 +16,7 @@ from dsv4check.releases.facts import ReleaseFacts
 from dsv4check.resolution import Draft, Parallelism
 from dsv4check.resolve.speculative_config import DraftModel, SpecConfig, resolve_speculative_config
 from dsv4check.resolve.speculative_fields import origin
-from dsv4check.resolve.speculative_limits import adaptive_problems, budget_problems
+from dsv4check.resolve.speculative_limits import adaptive_problems, budget_problems, lora_problems
 
 _NO_WEIGHTS = ("dummy",)
 """Load formats that never look at the checkpoint."""
@@ -38,9 +38,12 @@ def resolve_draft(
     section = facts.section("spec_decode")
     config = resolve_speculative_config(deployment, facts, parallel)
     if config is None:
-        return Draft(method=None), ()
+        # A method the parser refused is still what was asked for.
+        use = deployment.flags.use("spec_method")
+        return Draft(method=None, requested_method=use.raw if use else None), ()
     problems = list(config.problems)
     if not config.refused:
+        problems.extend(lora_problems(deployment, section, parallel, config))
         problems.extend(budget_problems(deployment, section, parallel, config))
         problems.extend(adaptive_problems(deployment, section, parallel, config))
         problems.extend(_model_problems(deployment, section, config))
@@ -96,9 +99,7 @@ def _mapping(config: SpecConfig, draft: DraftModel | None) -> str | None:
     return None
 
 
-def _model_problems(
-    deployment: Deployment, section: Mapping[str, Any], config: SpecConfig
-) -> tuple[Problem, ...]:
+def _model_problems(deployment: Deployment, section: Mapping[str, Any], config: SpecConfig) -> tuple[Problem, ...]:
     """What stops the draft model from being built."""
     draft = config.draft
     if config.method != "dspark" or draft is None or draft.family is None:
@@ -110,10 +111,10 @@ def _model_problems(
             _problem(
                 deployment,
                 "spec-dspark-platform",
-                Stage.MODEL_INIT,
-                "ValueError",
-                "Model architectures ['DSparkDraftModel'] failed to be inspected. Please check the logs for more "
-                "details.",
+                Stage.ENGINE_CONFIG,
+                "ValidationError",
+                "Model architectures ['DSparkDraftModel'] failed to be inspected. "
+                "Please check the logs for more details.",
                 {"vendor": vendor},
             ),
         )
@@ -130,9 +131,7 @@ def _model_problems(
             ),
         )
     missing = [
-        key
-        for key in ("dspark_noise_token_id", "dspark_target_layer_ids", "dspark_markov_rank")
-        if draft.lacks(key)
+        key for key in ("dspark_noise_token_id", "dspark_target_layer_ids", "dspark_markov_rank") if draft.lacks(key)
     ]
     if not missing:
         return ()
@@ -158,9 +157,7 @@ def _model_problems(
     )
 
 
-def _weight_problems(
-    deployment: Deployment, section: Mapping[str, Any], config: SpecConfig
-) -> tuple[Problem, ...]:
+def _weight_problems(deployment: Deployment, section: Mapping[str, Any], config: SpecConfig) -> tuple[Problem, ...]:
     """What happens when the checkpoint's ``mtp.*`` tensors meet the draft model."""
     draft = config.draft
     if draft is None or draft.family is None or deployment.flags.get("load_format") in _NO_WEIGHTS:
@@ -227,9 +224,9 @@ def _mtp_weights(deployment: Deployment, draft: DraftModel, first: int | str) ->
                 "weights-mtp-missing",
                 Stage.WEIGHT_LOAD,
                 "ValueError",
-                f"MTP speculative decoding layer {first} weights missing from checkpoint. The checkpoint may have "
-                "been quantized without including the MTP layers. Use a checkpoint that includes MTP layer "
-                "weights, or disable speculative decoding.",
+                f"MTP speculative decoding layer {first} weights missing from checkpoint. "
+                "The checkpoint may have been quantized without including the MTP layers. "
+                "Use a checkpoint that includes MTP layer weights, or disable speculative decoding.",
                 {"draft": draft.name, "layer": first},
             ),
         )

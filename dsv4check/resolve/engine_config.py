@@ -144,6 +144,12 @@ def _lora(deployment: Deployment, section: Mapping[str, Any]) -> list[Problem]:
         error = f"max_cpu_loras ({cpu}) must be >= max_loras ({loras})."
         data = {"cpu": cpu, "loras": loras}
         problems.append(config_problem("lora-cpu-pool", error, data, where(deployment, "max_cpu_loras")))
+    problems += _lora_budget(deployment, origin)
+    multimodal = "vision_config" in deployment.model.raw or deployment.model.family == "deepseek_v41"
+    if flags.values.get("default_mm_loras") and not multimodal:
+        error = "Default modality-specific LoRA(s) were provided for a non multimodal model"
+        at = where(deployment, "default_mm_loras")
+        problems.append(Problem("lora-default-mm", Stage.ENGINE_CONFIG, "ValueError", error, {}, at))
     if deployment.hardware.vendor not in (None, "nvidia"):
         return problems
     if not section["lora"]["supported"]:
@@ -159,6 +165,25 @@ def _lora(deployment: Deployment, section: Mapping[str, Any]) -> list[Problem]:
         )
         problems.append(config_problem("lora-mega-moe", error, {"backend": backend}, origin))
     return problems
+
+
+def _lora_budget(deployment: Deployment, origin: Origin | None) -> list[Problem]:
+    """LoRA with a draft: every sequence needs its verification tokens in one batch."""
+    flags = deployment.flags
+    drafted = flags.section("speculative_config").get(
+        "num_speculative_tokens", flags.values.get("spec_tokens")
+    )
+    tokens, seqs = integer(deployment, "max_num_batched_tokens"), integer(deployment, "max_num_seqs")
+    if not isinstance(drafted, int) or tokens is None or seqs is None or tokens >= seqs * (drafted + 1):
+        return []
+    error = "Consider increasing max_num_batched_tokens or decreasing num_speculative_tokens"
+    data = {
+        "tokens": tokens,
+        "seqs": seqs,
+        "needed": seqs * (drafted + 1),
+        "fitting": tokens // (drafted + 1),
+    }
+    return [Problem("lora-draft-budget", Stage.ENGINE_CONFIG, "ValueError", error, data, origin)]
 
 
 def _mega_backends() -> tuple[str, ...]:

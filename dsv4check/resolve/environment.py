@@ -19,7 +19,6 @@ from dsv4check.releases.facts import ReleaseFacts
 _PREFIX = "VLLM_"
 _REPLACED: Mapping[str, str] = {
     "VLLM_ATTENTION_BACKEND": "--attention-backend",
-    "VLLM_DISABLE_DEEP_GEMM": "VLLM_USE_DEEP_GEMM=0",
     "VLLM_USE_V1": "nothing (V1 is the only engine)",
     "VLLM_FLASHINFER_MOE_BACKEND": "--moe-backend",
     "VLLM_USE_FLASHINFER_MOE_FP8": "--moe-backend",
@@ -34,6 +33,13 @@ _REPLACED: Mapping[str, str] = {
     "VLLM_TORCH_PROFILER_DIR": "--profiler-config",
     "VLLM_PREFIX_CACHE_RETENTION_INTERVAL": "--prefix-cache-retention-interval",
 }
+
+_INVERTED: Mapping[str, str] = {
+    "VLLM_DISABLE_DEEP_GEMM": "USE_DEEP_GEMM",
+    "VLLM_DISABLE_FLASHINFER_SAMPLER": "USE_FLASHINFER_SAMPLER",
+    "VLLM_DISABLE_BREAKABLE_CUDAGRAPH": "USE_BREAKABLE_CUDAGRAPH",
+}
+"""Switches people write as "disable X"; vLLM has them as "use X"."""
 
 
 def environment_problems(deployment: Deployment, facts: ReleaseFacts) -> list[Problem]:
@@ -57,29 +63,42 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-def _unknown(
-    deployment: Deployment, release: str, section: Mapping[str, Any], names: Iterable[str]
-) -> list[Problem]:
+def _unknown(deployment: Deployment, release: str, section: Mapping[str, Any], names: Iterable[str]) -> list[Problem]:
     known = _words(section["known"])
     strict = deployment.flags.get("fail_on_environ_validation") is True
     problems: list[Problem] = []
     for name in names:
         if name[len(_PREFIX) :] in known:
             continue
-        close = get_close_matches(name[len(_PREFIX) :], sorted(known), 1, 0.75)
-        instead = _REPLACED.get(name) or (_PREFIX + close[0] if close else "")
+        value = deployment.env[name]
+        meant, meant_value = _meant(name, value, known)
+        instead = _REPLACED.get(name) or meant
         hint = f"; use {instead}" if instead else ""
-        data = {"name": name, "instead": instead, "hint": hint, "release": release}
+        data = {"name": name, "value": value, "backend": value, "instead": instead, "hint": hint}
+        data |= {"meant": meant, "meant_value": meant_value}
         error = f"Unknown vLLM environment variable detected: {name}"
+        exception = "ValueError" if strict else ""
         if strict:
-            code, exception = "env-unknown-fatal", "ValueError"
+            code = "env-unknown-fatal"
+        elif name == "VLLM_ATTENTION_BACKEND":
+            code = "env-attention-backend"
+        elif meant and name not in _REPLACED:
+            code = "env-misnamed"
         else:
-            code, exception = "env-unknown", ""
-            if name == "VLLM_ATTENTION_BACKEND":
-                code = "env-attention-backend"
-                data["backend"] = deployment.env[name]
+            code = "env-unknown"
         problems.append(Problem(code, Stage.ENGINE_CONFIG, exception, error, data, Origin("env", name)))
     return problems
+
+
+@lru_cache(maxsize=512)
+def _meant(name: str, value: str, known: frozenset[str]) -> tuple[str, str]:
+    """The variable that was probably meant and the value it needs; empty when nothing is close."""
+    switch = _INVERTED.get(name)
+    if switch is not None and switch in known:
+        on = value.strip().lower() in ("1", "true", "yes", "on")
+        return _PREFIX + switch, "0" if on else "1"
+    close = get_close_matches(name[len(_PREFIX) :], sorted(known), 1, 0.8)
+    return (_PREFIX + close[0], value) if close else ("", "")
 
 
 def _value(section: Mapping[str, Any], short: str, value: str) -> Problem | None:
@@ -148,12 +167,7 @@ def _layout(deployment: Deployment, section: Mapping[str, Any]) -> list[Problem]
     usable = section.get("kv_layouts")
     asked = deployment.env.get("VLLM_KV_CACHE_LAYOUT")
     known = ("LBNHC", "LBHNC", "LHBNC", "NHD", "HND", "BLHNC", "BLNHC", "BHLNC")
-    if (
-        not usable
-        or asked not in known
-        or asked in usable
-        or deployment.hardware.vendor not in (None, "nvidia")
-    ):
+    if not usable or asked not in known or asked in usable or deployment.hardware.vendor not in (None, "nvidia"):
         return []
     error = f"VLLM_KV_CACHE_LAYOUT={asked} does not satisfy every supported set; valid layouts: {usable}."
     data = {"asked": asked, "usable": " or ".join(usable), "first": usable[0]}

@@ -1,4 +1,4 @@
-"""What the routed experts of a checkpoint are stored as, and which of vLLM's selection functions that leads to.
+"""What the routed experts of a checkpoint are stored as, and what a release takes them for.
 
 vLLM turns ``quant_method: fp8`` of a DeepSeek-V4 config into its own method ``deepseek_v4_fp8``
 (``DeepseekV4FP8Config.override_quantization_method``), whatever ``--quantization`` says. That method asks
@@ -8,7 +8,6 @@ other ``quant_method`` goes to the quantization class of that name.
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -28,7 +27,7 @@ class ExpertFormat:
     name: str | None
     """``mxfp4``, ``fp8`` or ``nvfp4``: as this release reads them; None when it cannot be told."""
     stored: str | None
-    """What the checkpoint holds according to its config; differs from ``name`` where a release misreads it."""
+    """What the checkpoint holds by its config; differs from ``name`` where a release misreads it."""
     method: str | None
     """``quantization_config.quant_method``, lower case; None without a quantization_config."""
     native: bool
@@ -45,7 +44,7 @@ def quantization(model: Model) -> Mapping[str, Any]:
 
 
 def weight_block(model: Model) -> tuple[int, int] | None:
-    """``weight_block_size`` (rows, columns) of the FP8 linear layers; None for another kind of quantisation."""
+    """``weight_block_size`` (rows, columns) of the FP8 linear layers; None for other quantisation."""
     value = quantization(model).get("weight_block_size")
     if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != 2:
         return None
@@ -56,7 +55,7 @@ def weight_block(model: Model) -> tuple[int, int] | None:
 
 
 def expert_format(model: Model, section: Mapping[str, Any]) -> ExpertFormat:
-    """The format of the routed experts, and how this release reads it. ``section`` is the release's ``moe`` area."""
+    """The format of the routed experts, and how this release (its ``moe`` facts) reads it."""
     quant = quantization(model)
     raw_method = quant.get("quant_method")
     method = raw_method.lower() if isinstance(raw_method, str) else None
@@ -69,9 +68,9 @@ def expert_format(model: Model, section: Mapping[str, Any]) -> ExpertFormat:
             name = "mxfp4"
         return ExpertFormat(name, stored, method, native=True)
     if method == "quark":
-        rerouted = _is_quark_mxfp4(quant)
-        claimed = rerouted and bool(section.get("quark_claimed"))
-        return ExpertFormat("mxfp4" if claimed else None, "mxfp4" if rerouted else None, method, native=claimed)
+        stored = "mxfp4" if _is_quark_mxfp4(quant) else None
+        claimed = stored is not None and bool(section.get("quark_claimed"))
+        return ExpertFormat(stored if claimed else None, stored, method, native=claimed)
     if method == "compressed-tensors":
         stored = "nvfp4" if _compressed_nvfp4(quant) else None
         return ExpertFormat(stored, stored, method, native=False)
@@ -79,22 +78,6 @@ def expert_format(model: Model, section: Mapping[str, Any]) -> ExpertFormat:
         stored = "nvfp4" if _modelopt_nvfp4(quant) else None
         return ExpertFormat(stored, stored, method, native=False)
     return ExpertFormat(None, None, method, native=False)
-
-
-def leaves_draft_unquantised(model: Model) -> bool:
-    """True when the NVFP4 export lists ``mtp.*`` among what it left in the original format."""
-    patterns = quantization(model).get("ignore")
-    if not isinstance(patterns, Sequence) or isinstance(patterns, str):
-        return False
-    return any(isinstance(item, str) and fnmatch.fnmatchcase("mtp.0.ffn.experts", item) for item in patterns)
-
-
-def names_draft_layers(model: Model) -> bool:
-    """True when a Quark config lists layers under the checkpoint's draft prefix (``mtp.{i}`` or ``model.mtp.{i}``)."""
-    listed = quantization(model).get("layer_quant_config")
-    if not isinstance(listed, Mapping):
-        return False
-    return any(isinstance(key, str) and key.startswith(("mtp.", "model.mtp.")) for key in listed)
 
 
 def _native_format(model: Model, quant: Mapping[str, Any]) -> str | None:
@@ -147,5 +130,7 @@ def _modelopt_nvfp4(quant: Mapping[str, Any]) -> bool:
     layers = quant.get("quantized_layers")
     if not isinstance(layers, Mapping):
         return False
-    experts = [item for name, item in layers.items() if isinstance(name, str) and name.endswith(".experts")]
-    return bool(experts) and all(isinstance(item, Mapping) and item.get("quant_algo") == "NVFP4" for item in experts)
+    experts = [item for name, item in layers.items() if str(name).endswith(".experts")]
+    return bool(experts) and all(
+        isinstance(item, Mapping) and item.get("quant_algo") == "NVFP4" for item in experts
+    )

@@ -294,11 +294,11 @@ def _devices(
     if ranks <= gpus or ranks == 1:
         return None
     use = next((u for d in origin_flags if (u := deployment.flags.use(d)) is not None), None)
-    return Problem(
-        "ranks-exceed-gpus",
-        Stage.MODEL_INIT,
-        "AssertionError",
-        f"DP adjusted local rank {gpus} is out of bounds",
-        {**data, "ranks": ranks, "local": local},
-        use.origin if use is not None else None,
-    )
+    origin = use.origin if use is not None else None
+    data = {**data, "ranks": ranks, "local": local}
+    total = deployment.hardware.total_gpus or gpus
+    if launch.nnodes <= 1 and launch.local is None and world <= gpus and parallel.total <= total:
+        # The GPUs of all nodes suffice: an orchestrator may add the flags that say which ranks start here.
+        return Problem("dp-ranks-not-placed", Stage.MODEL_INIT, "", "", data, origin)
+    error = f"DP adjusted local rank {gpus} is out of bounds"
+    return Problem("ranks-exceed-gpus", Stage.MODEL_INIT, "AssertionError", error, data, origin)

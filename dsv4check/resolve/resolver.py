@@ -7,7 +7,7 @@ from typing import Any
 from dsv4check.deployment import Deployment
 from dsv4check.problems import Problem
 from dsv4check.releases.facts import ReleaseFacts
-from dsv4check.resolution import Attention, KvCache, NotEvaluated, Resolution
+from dsv4check.resolution import Attention, KvCache, LayerKind, NotEvaluated, Resolution
 from dsv4check.resolve.attention import resolve_attention
 from dsv4check.resolve.block_size import block_size_problems, resolve_block_size
 from dsv4check.resolve.cache_layout import bytes_per_token, cache_layers, main_bytes_per_state
@@ -86,7 +86,7 @@ def _kv_cache(
 ) -> tuple[KvCache, tuple[Problem, ...]]:
     dtype = resolve_kv_dtype(deployment, facts, attention)
     block_size = resolve_block_size(deployment, facts)
-    layers = ()
+    layers: tuple[LayerKind, ...] = ()
     if dtype.resolved is not None and block_size is not None:
         layers = cache_layers(deployment, facts, attention, dtype.resolved, block_size, draft_layers)
     cache = KvCache(

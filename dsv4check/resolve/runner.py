@@ -1,7 +1,8 @@
 """Model runner V1 or V2, and what the chosen one refuses.
 
-Source: ``config/vllm.py`` of each release: ``use_v2_model_runner``, ``_get_v2_model_runner_unsupported_features``,
-``_get_v1_model_runner_unsupported_features`` and their validators; ``envs.py`` for the variable.
+Source: ``config/vllm.py`` of each release: ``use_v2_model_runner``, the two lists
+``_get_v2_model_runner_unsupported_features`` and ``_get_v1_model_runner_unsupported_features`` and their
+validators; ``envs.py`` for the variable.
 """
 
 from __future__ import annotations
@@ -50,28 +51,22 @@ def resolve_runner(
             setting = bool(int(raw))
         except ValueError:
             error = f"invalid literal for int() with base 10: {raw!r}"
-            problem = _problem(
-                "runner-bad-env", Stage.ENGINE_CONFIG, "ValueError", error, {"value": raw}, launch
-            )
+            problem = _problem("runner-bad-env", Stage.ENGINE_CONFIG, "ValueError", error, {"value": raw}, launch)
             return Runner(None, f"{ENV}={raw!r} is no number"), (problem,)
     if section.get("env") == "flag":
         setting = bool(setting)  # up to 0.21 unset meant 0
     v2_missing = v2_unsupported(section, launch)
     v1_missing = v1_unsupported(section, launch)
     name, why, forced = _choose(section, launch, setting, v2_missing, v1_missing)
-    problems: list[Problem] = []
+    problems: list[Problem] = list(_async_refusals(section, launch, name))
     if name == "v2" and v2_missing:
         error = str(section.get("v2_error", "")) + ", ".join(v2_missing)
         data = {"features": ", ".join(v2_missing), "why": why, "forced": forced, "env": raw}
-        problems.append(
-            _problem("runner-v2-unsupported", Stage.ENGINE_CONFIG, "ValidationError", error, data, launch)
-        )
+        problems.append(_problem("runner-v2-unsupported", Stage.ENGINE_CONFIG, "ValidationError", error, data, launch))
     if name == "v1":
         problems.extend(_v1_refusals(section, launch, v1_missing, why, raw))
     if name == "v1" or section.get("capture_check") == "any_runner":
-        problems.extend(
-            capture_size_problems(deployment, draft.num_speculative_tokens if draft.method else None)
-        )
+        problems.extend(capture_size_problems(deployment, draft.num_speculative_tokens if draft.method else None))
     if (
         name == "v1"
         and setting is None
@@ -136,7 +131,7 @@ def _v1_refusals(
     if section.get("v1_dspark") and launch.draft.method == "dspark":
         fields = section.get("v1_mask_token_fields") or ()
         if "dspark_noise_token_id" in fields:
-            exception, error = "", "the V1 runner has no DSpark proposer"
+            exception, error = "", ""  # it gets further, into a proposer that is not DSpark's
         else:
             exception = "ValueError"
             error = (
@@ -145,6 +140,27 @@ def _v1_refusals(
             )
         return [_problem("runner-v1-dspark", Stage.MODEL_INIT, exception, error, data, launch)]
     return []
+
+
+def _async_refusals(section: Mapping[str, Any], launch: _Launch, runner: str) -> tuple[Problem, ...]:
+    """What ``--async-scheduling`` excludes when it is asked for; left unset, vLLM quietly leaves it off."""
+    rules = section.get("async") or {}
+    if launch.flag("async_scheduling") is not True or runner not in (rules.get("runners") or ()):
+        return ()
+    method = launch.draft.method
+    error = feature = None
+    if method in (rules.get("refused_methods") or ()):
+        error, feature = str(rules["method_error"]).format(method=method), f"method {method}"
+    elif method is not None and launch.spec("disable_padded_drafter_batch") is True:
+        error, feature = rules["padded_error"], "disable_padded_drafter_batch"
+    elif rules.get("pipeline_error") and launch.parallel.pipeline > 1:
+        error, feature = rules["pipeline_error"], "pipeline parallelism"
+    if error is None:
+        return ()
+    use = launch.deployment.flags.use("async_scheduling")
+    place = use.origin if use else None
+    data = {"feature": feature, "runner": runner}
+    return (Problem("runner-async-refused", Stage.ENGINE_CONFIG, "ValidationError", str(error), data, place),)
 
 
 def v2_unsupported(section: Mapping[str, Any], launch: _Launch) -> list[str]:
@@ -163,9 +179,7 @@ def v2_unsupported(section: Mapping[str, Any], launch: _Launch) -> list[str]:
     if method is not None:
         accepted, refused = section.get("v2_methods"), section.get("v2_refused_methods")
         listed = "ngram/ngram_gpu speculative decoding" in found
-        if (accepted is not None and method not in accepted and not listed) or (
-            refused and method in refused
-        ):
+        if (accepted is not None and method not in accepted and not listed) or (refused and method in refused):
             found.append(f"speculative method '{method}'")
     return found
 
@@ -200,8 +214,12 @@ def _compile_mode(launch: _Launch) -> Any:
 
 
 def _sequence_parallel(launch: _Launch) -> bool:
+    """Asked for and kept: unless forced, vLLM switches it off for hidden sizes as small as those of V4."""
     passes = launch.deployment.flags.section("compilation_config").get("pass_config")
-    return isinstance(passes, Mapping) and passes.get("enable_sp") is True and launch.parallel.tensor > 1
+    if not isinstance(passes, Mapping) or launch.parallel.tensor == 1:
+        return False
+    asked = passes.get("enable_sp") is True or passes.get("fuse_gemm_comms") is True
+    return asked and passes.get("sp_min_token_num") is not None
 
 
 def _ubatching(launch: _Launch) -> bool:
@@ -236,9 +254,7 @@ _TESTS: Mapping[str, Callable[[_Launch], bool]] = {
     "adaptive_eager": lambda launch: (
         bool(launch.spec("enable_adaptive_verification")) and graph_mode(launch.deployment) == "NONE"
     ),
-    "adaptive_pp": lambda launch: (
-        bool(launch.spec("enable_adaptive_verification")) and launch.parallel.pipeline > 1
-    ),
+    "adaptive_pp": lambda launch: bool(launch.spec("enable_adaptive_verification")) and launch.parallel.pipeline > 1,
     "hetero_vocab": lambda launch: bool(launch.spec("use_heterogeneous_vocab")),
     "pp_async": lambda launch: launch.parallel.pipeline > 1 and launch.flag("async_scheduling") is True,
     "dspark": lambda launch: launch.draft.method == "dspark",
@@ -248,9 +264,7 @@ _TESTS: Mapping[str, Callable[[_Launch], bool]] = {
 }
 
 
-def _problem(
-    code: str, stage: Stage, exception: str, error: str, data: Mapping[str, Any], launch: _Launch
-) -> Problem:
+def _problem(code: str, stage: Stage, exception: str, error: str, data: Mapping[str, Any], launch: _Launch) -> Problem:
     place = Origin("env", ENV) if launch.deployment.env.get(ENV) is not None else None
     if place is None:
         for dest in ("speculative_config", "spec_method"):

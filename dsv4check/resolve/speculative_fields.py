@@ -116,9 +116,7 @@ def _validate(flags: ServeFlags, config: dict[str, Any], section: Mapping[str, A
         if key == "method":
             data["method"] = value
             data["methods"] = ", ".join(literals.get("method") or ())
-        problems.append(
-            Problem(code, Stage.ENGINE_CONFIG, "ValidationError", error, data, origin(flags, key))
-        )
+        problems.append(Problem(code, Stage.ENGINE_CONFIG, "ValidationError", error, data, origin(flags, key)))
     return MergedConfig(values if not problems else config, tuple(problems))
 
 
@@ -147,8 +145,8 @@ def _parse_code(code: str) -> tuple[str, bool, tuple[tuple[str, float], ...]]:
 def check_value(code: str, value: Any, literals: Mapping[str, Any]) -> tuple[Any, str | None]:
     """Check one value against a field's type code: (converted value, pydantic's message or None).
 
-    Codes are those of the facts: ``int? ge=1``, ``bool``, ``float``, ``str?``, ``list[float]?``, ``list[int3]?``,
-    ``any?`` or the name of a literal set; ``?`` allows null.
+    Codes are those of the facts: ``int? ge=1``, ``bool``, ``float``, ``str?``, ``list[float]?``,
+    ``list[int3]?``, ``any?`` or the name of a literal set; ``?`` allows null.
     """
     kind, optional, bounds = _parse_code(code)
     if value is None and optional:
@@ -180,9 +178,7 @@ def _attention_backend(value: Any, literals: Mapping[str, Any]) -> tuple[Any, st
         return None, None
     if value.upper() in names:
         return value.upper(), None
-    return value, (
-        f"Value error, Unknown attention backend: '{value.upper()}'. Valid options are: {', '.join(names)}"
-    )
+    return value, (f"Value error, Unknown attention backend: '{value.upper()}'. Valid options are: {', '.join(names)}")
 
 
 def _integer(value: Any) -> tuple[Any, str | None]:

@@ -97,8 +97,8 @@ def budget_problems(
     if rule == "per_batch":
         if tokens <= slots:
             error = (
-                "VllmConfig does not have enough slots to schedule a token and support the speculative decoding "
-                f"settings. Got max_num_batched_tokens={tokens} and scheduled_token_delta={slots}."
+                "VllmConfig does not have enough slots to schedule a token and support the speculative "
+                f"decoding settings. Got max_num_batched_tokens={tokens} and scheduled_token_delta={slots}."
             )
             return (_refusal(deployment, error, data | {"needed": slots + 1, "seqs_fit": None}),)
         return ()
@@ -115,9 +115,9 @@ def budget_problems(
     }
     if left <= 0:
         error = (
-            f"max_num_scheduled_tokens is set to {left} based on the speculative decoding settings, which does "
-            "not allow any tokens to be scheduled. Increase max_num_batched_tokens to accommodate the additional "
-            "draft token slots, or decrease num_speculative_tokens or max_num_seqs."
+            f"max_num_scheduled_tokens is set to {left} based on the speculative decoding settings, "
+            "which does not allow any tokens to be scheduled. Increase max_num_batched_tokens to accommodate "
+            "the additional draft token slots, or decrease num_speculative_tokens or max_num_seqs."
         )
         return (_refusal(deployment, error, data),)
     if scheduled is not None and tokens < scheduled + delta:
@@ -139,6 +139,28 @@ def budget_problems(
             ),
         )
     return ()
+
+
+def lora_problems(
+    deployment: Deployment, section: Mapping[str, Any], parallel: Parallelism, config: SpecConfig
+) -> tuple[Problem, ...]:
+    """With LoRA the batch must hold a whole speculative row of every sequence (``create_engine_config``)."""
+    tokens, seqs = batch_limits(deployment, section, parallel)
+    if not deployment.flags.values.get("enable_lora") or tokens is None or seqs is None or config.tokens is None:
+        return ()
+    needed = seqs * (config.tokens + 1)
+    if tokens >= needed:
+        return ()
+    data = {
+        "tokens": config.tokens,
+        "max_num_batched_tokens": tokens,
+        "max_num_seqs": seqs,
+        "needed": needed,
+        "seqs_fit": max(tokens // (config.tokens + 1), 1),
+    }
+    error = "Consider increasing max_num_batched_tokens or decreasing num_speculative_tokens"
+    place = origin(deployment.flags, "num_speculative_tokens")
+    return (Problem("spec-lora-budget", Stage.ENGINE_CONFIG, "ValueError", error, data, place),)
 
 
 def _slots(config: SpecConfig, count: int, rule: str | None) -> int:
@@ -164,8 +186,8 @@ def _lookahead(
     if tokens > ahead:
         return ()
     error = (
-        "VllmConfig does not have enough slots to schedule a token and support the speculative decoding settings. "
-        f"Got max_num_batched_tokens={tokens} and num_lookahead_tokens={ahead}."
+        "VllmConfig does not have enough slots to schedule a token and support the speculative decoding "
+        f"settings. Got max_num_batched_tokens={tokens} and num_lookahead_tokens={ahead}."
     )
     return (_refusal(deployment, error, data | {"needed": ahead + 1, "seqs_fit": None}),)
 
@@ -242,17 +264,15 @@ def capture_size_problems(deployment: Deployment, tokens: int | None) -> tuple[P
     flags = deployment.flags
     compilation = flags.section("compilation_config")
     sizes = flags.values.get("cudagraph_capture_sizes") or compilation.get("cudagraph_capture_sizes")
-    largest = _integer(
-        flags.values.get("max_cudagraph_capture_size") or compilation.get("max_cudagraph_capture_size")
-    )
+    largest = _integer(flags.values.get("max_cudagraph_capture_size") or compilation.get("max_cudagraph_capture_size"))
     if largest is None and isinstance(sizes, list | tuple) and sizes and all(type(x) is int for x in sizes):
         largest = max(sizes)
     if largest is None or largest <= 0 or largest >= tokens + 1:
         return ()
     listed = sorted(sizes) if isinstance(sizes, list | tuple) else f"up to {largest}"
     error = (
-        f"No valid cudagraph sizes after rounding to multiple of {tokens + 1} (num_speculative_tokens + 1 or tp if "
-        f"sequence parallelism is enabled) please adjust num_speculative_tokens ({tokens}) or "
+        f"No valid cudagraph sizes after rounding to multiple of {tokens + 1} (num_speculative_tokens + 1 or "
+        f"tp if sequence parallelism is enabled) please adjust num_speculative_tokens ({tokens}) or "
         f"max_cudagraph_capture_size ({largest}) or cudagraph_capture_sizes ({listed})"
     )
     use = flags.use("max_cudagraph_capture_size") or flags.use("cudagraph_capture_sizes")

@@ -42,7 +42,9 @@ def test_rule_is_well_formed(record: dict[str, Any], area: str, path: str) -> No
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", rule.name)
     assert Path(path).name.startswith(f"{rule.id}-")
     assert rule.summary.endswith(".")
-    assert rule.problem or rule.when or rule.development, "a rule needs a problem, conditions or development builds"
+    assert rule.problem or rule.when or rule.development, (
+        "a rule needs a problem, conditions or development builds"
+    )
     if rule.vllm:
         SpecifierSet(rule.vllm)
     for text in rule.signatures:

@@ -16,7 +16,10 @@ _BACKENDS = {"(unset)": UNSET, "(any other valid enum member)": OTHER}
 def _expected(outcome: dict[str, Any]) -> tuple[str, ...]:
     if "resolved" in outcome:
         return (outcome["resolved"], outcome["torch_dtype"])
-    return (_STAGES.get(outcome["stage"], "model-init"), outcome["error"].split("; use")[0].split(". Valid")[0][:40])
+    return (
+        _STAGES.get(outcome["stage"], "model-init"),
+        outcome["error"].split("; use")[0].split(". Valid")[0][:40],
+    )
 
 
 def test_every_cell_agrees(capsys: Any) -> None:
@@ -39,10 +42,17 @@ def test_every_cell_agrees(capsys: Any) -> None:
                     if cell.problem is None:
                         found: tuple[str, ...] = (str(cell.resolved), str(cell.torch_dtype))
                     else:
-                        found = (cell.problem.stage.value, cell.problem.error.removeprefix("Value error, ")[:40])
-                    if found[:1] != _expected(outcome)[:1] or (cell.problem is None and found != _expected(outcome)):
+                        found = (
+                            cell.problem.stage.value,
+                            cell.problem.error.removeprefix("Value error, ")[:40],
+                        )
+                    if found[:1] != _expected(outcome)[:1] or (
+                        cell.problem is None and found != _expected(outcome)
+                    ):
                         wrong.append((release, backend, sm, dtype, found, _expected(outcome)))
     with capsys.disabled():
-        print(f"\nKV matrix: {compared} cells resolved, {not_choices} refused by the choice list, {len(wrong)} differ")
+        print(
+            f"\nKV matrix: {compared} cells resolved, {not_choices} refused by the choice list, {len(wrong)} differ"
+        )
     assert not wrong, wrong[:10]
     assert compared > 10_000

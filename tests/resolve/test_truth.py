@@ -49,7 +49,10 @@ def _pages(report: Report) -> Counter[tuple[Any, ...]]:
     cache = report.resolution.kv_cache
     assert cache is not None
     return Counter(
-        {(item.kind, item.padded_page_bytes, item.block_size if item.kind == "swa" else 0): item.count for item in cache.layers}
+        {
+            (item.kind, item.padded_page_bytes, item.block_size if item.kind == "swa" else 0): item.count
+            for item in cache.layers
+        }
     )
 
 
@@ -91,16 +94,28 @@ def test_every_row_agrees(capsys: Any) -> None:
         if cache.block_size != row["block_size"]:
             wrong.append((*where, "block size", cache.block_size, row["block_size"]))
         recorded = specs[row["specs"]]
-        backend = next((s["backend"] for s in recorded if s["layer"].startswith("DeepseekV4") and s["layer"] not in _KINDS), None)
+        backend = next(
+            (
+                s["backend"]
+                for s in recorded
+                if s["layer"].startswith("DeepseekV4") and s["layer"] not in _KINDS
+            ),
+            None,
+        )
         attention = report.resolution.attention
         assert attention is not None, where
         if backend != attention.backend:
             wrong.append((*where, "backend", attention.backend, backend))
         if _pages(report) != _recorded_pages(recorded):
             wrong.append((*where, "pages", _pages(report), _recorded_pages(recorded)))
-        if row["v2_runner"] is not None and (report.resolution.runner is None or (report.resolution.runner.name == "v2") is not row["v2_runner"]):
+        if row["v2_runner"] is not None and (
+            report.resolution.runner is None
+            or (report.resolution.runner.name == "v2") is not row["v2_runner"]
+        ):
             wrong.append((*where, "runner", report.resolution.runner, row["v2_runner"]))
     with capsys.disabled():
-        print(f"\nvLLM on a simulated GPU: {sum(checked.values())} rows compared {dict(checked)}, {len(wrong)} differences")
+        print(
+            f"\nvLLM on a simulated GPU: {sum(checked.values())} rows compared {dict(checked)}, {len(wrong)} differences"
+        )
     assert not wrong, "\n".join(map(str, wrong[:12]))
     assert sum(checked.values()) == len(rows)

@@ -44,10 +44,6 @@ class Arg:
     """The flags that were collected into this JSON value."""
 
 
-class Stopped(Exception):
-    """The parser raised before argparse ran; what is left was read as if it had not."""
-
-
 @dataclass(slots=True)
 class Prepared:
     """The words for argparse and what was noticed on the way."""
@@ -88,9 +84,7 @@ _SERVED_TEXT: Final = (
     "`model` should be provided as the first positional argument when using `vllm serve`. "
     "i.e. `vllm serve <model> --<arg> <value>`."
 )
-_NO_MODEL_TEXT: Final = (
-    "No model specified! Please specify model either as a positional argument or in a config file."
-)
+_NO_MODEL_TEXT: Final = "No model specified! Please specify model either as a positional argument or in a config file."
 
 
 def _missing_model(origin: Origin, error: str) -> Problem:
@@ -117,31 +111,27 @@ def _move_model(args: list[Arg], out: Prepared) -> list[Arg]:
     return [moved, *args[:index], *args[index + 1 :]]
 
 
-def _read_config(
-    args: list[Arg], entrypoint: str, named: bool, out: Prepared, read_yaml: ReadYaml
-) -> list[Arg]:
+def _read_config(args: list[Arg], entrypoint: str, named: bool, out: Prepared, read_yaml: ReadYaml) -> list[Arg]:
     """Put the words of a ``--config`` file where vLLM puts them: before the rest of the command line."""
     places = [index for index, arg in enumerate(args) if arg.text == "--config"]
     for arg in args:
         if arg.text.startswith("--config=") and not places:
-            data = {"flag": "--config", "value": arg.text.partition("=")[2]}
-            out.problems.append(Problem("config-equals-file-ignored", Stage.ARGPARSE, "", "", data, arg.origin))
+            ignored = {"flag": "--config", "value": arg.text.partition("=")[2]}
+            out.problems.append(Problem("config-equals-file-ignored", Stage.ARGPARSE, "", "", ignored, arg.origin))
     if not places:
         return args
     index = places[0]
     origin = args[index].origin
     if len(places) > 1:
         error = "More than one config file specified!"
-        data = {"flag": "--config", "count": len(places)}
+        data: dict[str, Any] = {"flag": "--config", "count": len(places)}
         out.problems.append(
             Problem("yaml-given-twice", Stage.ARGPARSE, "AssertionError", error, data, args[places[1]].origin)
         )
         return [arg for i, arg in enumerate(args) if i not in places and i - 1 not in places]
     if index + 1 >= len(args):
         error = "No config file specified! Please check your command-line arguments."
-        out.problems.append(
-            Problem("missing-value", Stage.ARGPARSE, "ValueError", error, {"flag": "--config"}, origin)
-        )
+        out.problems.append(Problem("missing-value", Stage.ARGPARSE, "ValueError", error, {"flag": "--config"}, origin))
         return args[:index]
     file_args, problems = read_yaml(args[index + 1].text, origin)
     out.config_read = True
@@ -203,7 +193,14 @@ def _collect_dotted(args: list[Arg], out: Prepared) -> list[Arg]:
             if index >= len(args):
                 data = {"flag": name}
                 out.problems.append(
-                    Problem("missing-value", Stage.ARGPARSE, "IndexError", "list index out of range", data, arg.origin)
+                    Problem(
+                        "missing-value",
+                        Stage.ARGPARSE,
+                        "IndexError",
+                        "list index out of range",
+                        data,
+                        arg.origin,
+                    )
                 )
                 continue
             raw = args[index].text

@@ -1,4 +1,4 @@
-"""Checks of vLLM's config dataclasses that look at several keys at once (``__post_init__``, after-validators).
+"""Checks of vLLM's config dataclasses over several keys at once (``__post_init__``, after-validators).
 
 Each takes the class (for its defaults) and the accepted keys, and returns the message pydantic prints, or
 an empty string. Which of them a release has is listed in its flag table.
@@ -25,8 +25,7 @@ def _role(prefix: str, roles: str) -> Callable[[ConfigClass, Values], str]:
     def check(config: ConfigClass, values: Values) -> str:
         if values.get(f"{prefix}_connector") is not None and values.get(f"{prefix}_role") is None:
             return (
-                f"Value error, Please specify {prefix}_role when {prefix}_connector is set, "
-                f"supported roles are {roles}"
+                f"Value error, Please specify {prefix}_role when {prefix}_connector is set, supported roles are {roles}"
             )
         return ""
 
@@ -43,8 +42,9 @@ def _eplb_communicator(config: ConfigClass, values: Values) -> str:
     communicator = values.get("communicator")
     if _get(config, values, "use_async") and communicator in ("torch_nccl", "pynccl"):
         return (
-            f"Value error, {communicator} communicator is incompatible with async EPLB due to NCCL multi-stream "
-            "conflicts. Use 'torch_gloo' or 'nixl' instead, or leave communicator unset for automatic selection."
+            f"Value error, {communicator} communicator is incompatible with async EPLB due to NCCL "
+            "multi-stream conflicts. Use 'torch_gloo' or 'nixl' instead, or leave communicator unset for "
+            "automatic selection."
         )
     return ""
 
@@ -162,8 +162,8 @@ def _custom_ops_conflict(config: ConfigClass, values: Values) -> str:
     both = sorted(enabled & {op[1:] for op in ops if op.startswith("-")})
     if both:
         return (
-            f"Value error, custom_ops cannot both enable and disable the same operation(s): {', '.join(both)}. "
-            "Remove either the '+' or '-' directive"
+            "Value error, custom_ops cannot both enable and disable the same operation(s): "
+            f"{', '.join(both)}. Remove either the '+' or '-' directive"
         )
     return ""
 

@@ -7,56 +7,19 @@ pydantic converts JSON values (lax mode) and which checks over several keys the 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, Final
 
 from dsv4check.inputs.flags.config_checks import CHECKS
+from dsv4check.inputs.flags.config_values import SCALARS, ConfigIssue, RefusedConfigError, refuse
 from dsv4check.releases.flag_table import ConfigClass, ConfigField, FlagTable, Shape
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigIssue:
-    """One thing pydantic refuses."""
-
-    path: tuple[str, ...]
-    """Keys down to the value; empty for a check over the whole object."""
-    message: str
-    """As pydantic words it."""
-    kind: str
-    """pydantic's error type: ``unexpected_keyword_argument``, ``literal_error``, ``value_error``, ..."""
-    value: Any
-    choices: tuple[Any, ...] = ()
-    """What would be accepted, where that is a list."""
-    raw_exception: str = ""
-    """``KeyError`` where the exception is none that argparse turns into an error message."""
-
-    @property
-    def lines(self) -> str:
-        """The issue as pydantic prints it."""
-        detail = f"  {self.message} [type={self.kind}, input_value={_short(self.value)}, "
-        detail += f"input_type={type(self.value).__name__}]"
-        return "\n".join([*([".".join(self.path)] if self.path else []), detail])
 
 
 def validation_text(title: str, issues: Sequence[ConfigIssue]) -> str:
     """The text of pydantic's ValidationError."""
     plural = "s" if len(issues) > 1 else ""
     return "\n".join([f"{len(issues)} validation error{plural} for {title}", *(issue.lines for issue in issues)])
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 50 else f"{text[:25]}...{text[-24:]}"
-
-
-class _Refused(Exception):
-    """A value that does not fit its type."""
-
-    def __init__(self, issues: list[ConfigIssue]) -> None:
-        super().__init__()
-        self.issues = issues
 
 
 def validate_config(table: FlagTable, config: ConfigClass, data: Any) -> tuple[dict[str, Any], list[ConfigIssue]]:
@@ -76,7 +39,7 @@ def validate_config(table: FlagTable, config: ConfigClass, data: Any) -> tuple[d
             continue
         try:
             accepted[key] = _field(table, field, value)
-        except _Refused as refused:
+        except RefusedConfigError as refused:
             issues.extend(refused.issues)
     issues.extend(
         ConfigIssue((name,), "Field required", "missing", data)
@@ -94,10 +57,6 @@ def _kind_of(message: str) -> str:
     return "assertion_error" if message.startswith("Assertion failed") else "value_error"
 
 
-def _refuse(path: tuple[str, ...], message: str, kind: str, value: Any, choices: tuple[Any, ...] = ()) -> _Refused:
-    return _Refused([ConfigIssue(path, message, kind, value, choices)])
-
-
 def _field(table: FlagTable, field: ConfigField, value: Any) -> Any:
     if value is None and field.null_ok:
         return None
@@ -110,7 +69,7 @@ def _field(table: FlagTable, field: ConfigField, value: Any) -> Any:
     for bound, limit in field.bounds if value is not None else ():
         test, text, kind = _BOUNDS[bound]
         if not test(value, limit):
-            raise _refuse(path, text.format(limit), kind, value)
+            raise refuse(path, text.format(limit), kind, value)
     return value
 
 
@@ -145,9 +104,9 @@ def _member(table: FlagTable, enum: str, name: str, path: tuple[str, ...]) -> st
     title = _ENUM_TITLES.get(enum)
     if title is None:
         # A plain Enum raises KeyError, which neither pydantic nor argparse handles.
-        raise _Refused([ConfigIssue(path, repr(upper), "key_error", name, members, "KeyError")])
+        raise RefusedConfigError([ConfigIssue(path, repr(upper), "key_error", name, members, "KeyError")])
     message = f"Value error, Unknown {title}: '{upper}'. Valid options are: {', '.join(members)}"
-    raise _refuse(path, message, "value_error", name, members)
+    raise refuse(path, message, "value_error", name, members)
 
 
 def _before_enum(table: FlagTable, field: ConfigField, value: Any) -> Any:
@@ -169,23 +128,22 @@ def _before_mode(table: FlagTable, field: ConfigField, value: Any) -> Any:
     members = table.enums.get(enum, {})
     if value.upper() not in members:
         message = f"Value error, Invalid compilation mode: {value}. Valid modes are: {', '.join(members)}"
-        raise _refuse((field.name,), message, "value_error", value, tuple(members))
+        raise refuse((field.name,), message, "value_error", value, tuple(members))
     return members[value.upper()]
 
 
 def _before_per_kind(table: FlagTable, field: ConfigField, value: Any) -> Any:
     if not isinstance(value, Mapping):
-        raise _refuse((field.name,), "Input should be a valid dictionary", "dict_type", value)
+        raise refuse((field.name,), "Input should be a valid dictionary", "dict_type", value)
     parsed = {}
     for kind, backend in value.items():
         if kind not in table.kv_cache_kinds:
             known = ", ".join(table.kv_cache_kinds)
-            message = (
-                f"Value error, Unknown KV cache group kind '{kind}' in backend_per_kind. Valid kinds are: {known}."
-            )
-            raise _refuse((field.name,), message, "value_error", value, table.kv_cache_kinds)
+            message = f"Value error, Unknown KV cache group kind '{kind}' in backend_per_kind. "
+            message += f"Valid kinds are: {known}."
+            raise refuse((field.name,), message, "value_error", value, table.kv_cache_kinds)
         if not isinstance(backend, str):
-            raise _refuse((field.name, kind), "Input should be an attention backend", "enum", backend)
+            raise refuse((field.name, kind), "Input should be an attention backend", "enum", backend)
         parsed[kind] = _member(table, "AttentionBackendEnum", backend, (field.name,))
     return parsed
 
@@ -226,7 +184,7 @@ def _convert(table: FlagTable, shape: Shape, value: Any, path: tuple[str, ...]) 
                 return value
             accepted, issues = validate_config(table, config, value)
             if issues:
-                raise _Refused(
+                raise RefusedConfigError(
                     [
                         ConfigIssue((*path, *i.path), i.message, i.kind, i.value, i.choices, i.raw_exception)
                         for i in issues
@@ -235,7 +193,7 @@ def _convert(table: FlagTable, shape: Shape, value: Any, path: tuple[str, ...]) 
             return accepted
         if shape.startswith("enum:"):
             return _enum(table, shape[5:], value, path)
-        convert = _SCALARS.get(shape)
+        convert = SCALARS.get(shape)
         return value if convert is None else convert(value, path)
     head, *parts = shape
     if head == "u":
@@ -245,16 +203,16 @@ def _convert(table: FlagTable, shape: Shape, value: Any, path: tuple[str, ...]) 
             return value
         names = [repr(option) for option in parts]
         listed = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
-        raise _refuse(path, f"Input should be {listed}", "literal_error", value, tuple(parts))
+        raise refuse(path, f"Input should be {listed}", "literal_error", value, tuple(parts))
     if head == "d":
         if not isinstance(value, Mapping):
-            raise _refuse(path, "Input should be an object", "dict_type", value)
+            raise refuse(path, "Input should be an object", "dict_type", value)
         return {key: _convert(table, parts[1], item, (*path, str(key))) for key, item in value.items()}
     if not isinstance(value, list):
-        raise _refuse(path, "Input should be a valid array", f"{_SEQUENCES[head]}_type", value)
+        raise refuse(path, "Input should be a valid array", f"{_SEQUENCES[head]}_type", value)
     if head == "t" and "..." not in parts:
         if len(value) != len(parts):
-            raise _refuse(path, f"Tuple should have {len(parts)} items", "too_long", value)
+            raise refuse(path, f"Tuple should have {len(parts)} items", "too_long", value)
         return [_convert(table, part, item, path) for part, item in zip(parts, value, strict=True)]
     return [_convert(table, parts[0], item, (*path, str(index))) for index, item in enumerate(value)]
 
@@ -275,9 +233,21 @@ def _union(table: FlagTable, parts: list[Shape], value: Any, path: tuple[str, ..
             continue
         try:
             return _convert(table, part, value, path)
-        except _Refused as refused:
+        except RefusedConfigError as refused:
+            if len(parts) - ("none" in parts) > 1:
+                refused.issues = [replace(issue, branch=_branch(part)) for issue in refused.issues]
             issues.extend(refused.issues)
-    raise _Refused(issues)
+    order = [_branch(part) for part in parts]
+    raise RefusedConfigError(sorted(issues, key=lambda issue: order.index(issue.branch) if issue.branch else 0))
+
+
+def _branch(part: Shape) -> str:
+    if isinstance(part, str):
+        return part.partition(":")[2] or part
+    if part[0] == "lit":
+        return f"literal[{','.join(map(repr, part[1:]))}]"
+    inner = ",".join(_branch(item) for item in part[1:])
+    return f"{'dict' if part[0] == 'd' else _SEQUENCES.get(part[0], 'union')}[{inner}]"
 
 
 def _enum(table: FlagTable, enum: str, value: Any, path: tuple[str, ...]) -> Any:
@@ -291,83 +261,4 @@ def _enum(table: FlagTable, enum: str, value: Any, path: tuple[str, ...]) -> Any
             # CUDA graph modes are spoken of by name; compilation modes by number.
             return name if enum == "CUDAGraphMode" else member
     listed = ", ".join(repr(item) for item in known) or "a member of the enumeration"
-    raise _refuse(path, f"Input should be {listed}", "enum", value, tuple(members))
-
-
-def _int(value: Any, path: tuple[str, ...]) -> int:
-    if isinstance(value, bool | int):
-        return int(value)
-    if isinstance(value, float):
-        if value.is_integer():
-            return int(value)
-        if not math.isfinite(value):
-            raise _refuse(path, "Input should be a finite number", "finite_number", value)
-        message = "Input should be a valid integer, got a number with a fractional part"
-        raise _refuse(path, message, "int_from_float", value)
-    if isinstance(value, str):
-        text = value.strip()
-        whole, _, fraction = text.partition(".")
-        try:
-            return int(whole if fraction.strip("0") == "" and whole else text)
-        except ValueError:
-            message = "Input should be a valid integer, unable to parse string as an integer"
-            raise _refuse(path, message, "int_parsing", value) from None
-    raise _refuse(path, "Input should be a valid integer", "int_type", value)
-
-
-def _float(value: Any, path: tuple[str, ...]) -> float:
-    if isinstance(value, bool | int | float):
-        return float(value)
-    if isinstance(value, str):
-        try:
-            return float(value.strip())
-        except ValueError:
-            message = "Input should be a valid number, unable to parse string as a number"
-            raise _refuse(path, message, "float_parsing", value) from None
-    raise _refuse(path, "Input should be a valid number", "float_type", value)
-
-
-_TRUE: Final = frozenset(("1", "on", "t", "true", "y", "yes"))
-_FALSE: Final = frozenset(("0", "off", "f", "false", "n", "no"))
-
-
-def _bool(value: Any, path: tuple[str, ...]) -> bool:
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, int | float) and value in (0, 1):
-        return bool(value)
-    if isinstance(value, str):
-        if value.lower() in _TRUE:
-            return True
-        if value.lower() in _FALSE:
-            return False
-    if isinstance(value, int | float | str):
-        message = "Input should be a valid boolean, unable to interpret input"
-        raise _refuse(path, message, "bool_parsing", value)
-    raise _refuse(path, "Input should be a valid boolean", "bool_type", value)
-
-
-def _str(value: Any, path: tuple[str, ...]) -> str:
-    if isinstance(value, str):
-        return value
-    raise _refuse(path, "Input should be a valid string", "string_type", value)
-
-
-def _none(value: Any, path: tuple[str, ...]) -> None:
-    if value is not None:
-        raise _refuse(path, "Input should be null", "none_required", value)
-
-
-def _callable(value: Any, path: tuple[str, ...]) -> Any:
-    raise _refuse(path, "Input should be callable", "callable_type", value)
-
-
-_SCALARS: Final[Mapping[str, Callable[[Any, tuple[str, ...]], Any]]] = {
-    "int": _int,
-    "float": _float,
-    "bool": _bool,
-    "str": _str,
-    "Path": _str,
-    "none": _none,
-    "callable": _callable,
-}
+    raise refuse(path, f"Input should be {listed}", "enum", value, tuple(members))

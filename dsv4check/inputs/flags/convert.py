@@ -8,16 +8,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from dsv4check.inputs.flags.config_json import ConfigIssue, validate_config, validation_text
+from dsv4check.inputs.flags.config_json import validate_config, validation_text
+from dsv4check.inputs.flags.config_values import ConfigIssue
 from dsv4check.releases.flag_table import FlagSpec, FlagTable
 
 
 @dataclass(slots=True)
-class Refusal(Exception):
+class RefusedValueError(Exception):
     """A text that the flag does not take."""
 
     code: str
-    """Problem code: ``bad-value``, ``bad-json``, ``bad-choice``, ``unknown-config-key``, ``bad-config-value``."""
+    """Problem code, e.g. ``bad-value``, ``bad-json``, ``bad-choice`` or ``unknown-config-key``."""
     error: str
     """What argparse prints after ``argument --flag:``."""
     exception: str = "SystemExit"
@@ -34,7 +35,7 @@ _QUOTED: Final = re.compile(r'("(?:[^"\\]|\\.)*")')
 _NUMBER_WITH_SUFFIX: Final = re.compile(r"\b\d+(?:\.\d+)?[kKmMgGtT]\b")
 
 
-class _TypeRefused(ValueError):
+class _TypeRefusedError(ValueError):
     """argparse's ArgumentTypeError: its text is printed as it is."""
 
 
@@ -53,7 +54,7 @@ def human_readable_int(text: str) -> int:
     try:
         return int(number) * _BINARY[suffix]
     except ValueError:
-        raise _TypeRefused(
+        raise _TypeRefusedError(
             f"Decimals are not allowed with binary suffixes like {suffix}. Did you mean to use "
             f"{number}{suffix.lower()} instead?"
         ) from None
@@ -91,11 +92,11 @@ def _wrapped(convert: Callable[[str], Any], text: str, name: str) -> Any:
     """vLLM's own wrapper words the failure itself; functions are printed with their address."""
     try:
         return convert(text)
-    except _TypeRefused:
+    except _TypeRefusedError:
         raise
     except (ValueError, RecursionError):
         printed = _PRINTED.get(name, f"<function {name} at 0x...>")
-        raise _TypeRefused(f"Value {text} cannot be converted to {printed}.") from None
+        raise _TypeRefusedError(f"Value {text} cannot be converted to {printed}.") from None
 
 
 def _optional(convert: Callable[[str], Any], text: str, name: str) -> Any:
@@ -105,7 +106,7 @@ def _optional(convert: Callable[[str], Any], text: str, name: str) -> Any:
 def convert_value(table: FlagTable, spec: FlagSpec, text: str) -> Any:
     """The value of one text given to a flag.
 
-    Raises Refusal with argparse's wording.
+    Raises RefusedValueError with argparse's wording.
     """
     kind, optional = spec.kind, False
     if kind.startswith("opt:"):
@@ -119,11 +120,37 @@ def convert_value(table: FlagTable, spec: FlagSpec, text: str) -> Any:
     convert, name = _CONVERTERS[kind]
     try:
         value = _wrapped(convert, text, name) if wrapped else convert(text)
-    except _TypeRefused as error:
-        raise Refusal(_code(kind), str(error)) from None
+    except _TypeRefusedError as error:
+        raise RefusedValueError(_code(kind), str(error)) from None
     except (ValueError, RecursionError):
-        raise Refusal(_code(kind), f"invalid {name} value: {text!r}") from None
+        raise RefusedValueError(_code(kind), f"invalid {name} value: {text!r}") from None
     return _check_choice(spec, value)
+
+
+def convert_lora_modules(texts: list[Any]) -> list[dict[str, str]]:
+    """``--lora-modules name=path`` or ``{"name": ..., "path": ...}``, several of them.
+
+    Raises RefusedValueError; its text stands alone, without the flag in front.
+    """
+    modules: list[dict[str, str]] = []
+    for text in texts:
+        if text in (None, ""):
+            continue
+        if "=" in text and "," not in text:
+            name, _, path = text.partition("=")
+            modules.append({"name": name, "path": path})
+            continue
+        try:
+            module = json.loads(text)
+        except (ValueError, RecursionError):
+            raise RefusedValueError("bad-json", f"Invalid JSON format for --lora-modules: {text}") from None
+        if not isinstance(module, dict) or not {"name", "path"} <= set(module) <= _LORA_KEYS:
+            raise RefusedValueError("bad-value", f"Invalid fields for --lora-modules: {text}")
+        modules.append(module)
+    return modules
+
+
+_LORA_KEYS: Final = frozenset(("name", "path", "base_model_name", "is_3d_lora_weight"))
 
 
 def _code(kind: str) -> str:
@@ -133,7 +160,7 @@ def _code(kind: str) -> str:
 def _check_choice(spec: FlagSpec, value: Any) -> Any:
     if spec.choices is not None and value not in spec.choices:
         listed = ", ".join(map(repr, spec.choices))
-        raise Refusal("bad-choice", f"invalid choice: {value!r} (choose from {listed})")
+        raise RefusedValueError("bad-choice", f"invalid choice: {value!r} (choose from {listed})")
     return value
 
 
@@ -141,27 +168,27 @@ def _dataclass(table: FlagTable, name: str, text: str) -> Any:
     """Parse and validate the JSON of a flag that pydantic checks."""
     try:
         text = _expand_suffixes(text)
-    except _TypeRefused as error:
-        raise Refusal("bad-value", str(error)) from None
+    except _TypeRefusedError as error:
+        raise RefusedValueError("bad-value", str(error)) from None
     config = table.configs[name]
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
         issue = ConfigIssue((), f"Invalid JSON: {_json_complaint(error)}", "json_invalid", text)
-        raise Refusal("bad-json", validation_text(name, [issue])) from None
+        raise RefusedValueError("bad-json", validation_text(name, [issue])) from None
     accepted, issues = validate_config(table, config, data)
     if not issues:
         return accepted
     raw = next((issue for issue in issues if issue.raw_exception), None)
     if raw is not None:
-        raise Refusal("bad-config-value", raw.message, raw.raw_exception, [raw], accepted)
+        raise RefusedValueError("bad-config-value", raw.message, raw.raw_exception, [raw], accepted)
     unknown = any(issue.kind == "unexpected_keyword_argument" for issue in issues)
     code = "unknown-config-key" if unknown else "bad-config-value"
-    raise Refusal(code, validation_text(name, issues), "SystemExit", issues, accepted or None)
+    raise RefusedValueError(code, validation_text(name, issues), "SystemExit", issues, accepted or None)
 
 
 def _expand_suffixes(text: str) -> str:
-    """``{"cpu_bytes_to_use": 80g}``: bare numbers with a suffix count as numbers, inside strings they stay."""
+    """``{"cpu_bytes_to_use": 80g}``: bare numbers with a suffix are numbers; inside strings they stay."""
     if not _NUMBER_WITH_SUFFIX.search(text):
         return text
     parts = _QUOTED.split(text)

@@ -1,0 +1,19 @@
+#!/usr/bin/env python3
+"""Write docs/report.schema.json from the models in dsv4check/report/schema.py."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from dsv4check.report.schema import json_schema
+
+
+def main() -> None:
+    target = Path(__file__).parents[1] / "docs" / "report.schema.json"
+    target.write_text(json.dumps(json_schema(), indent=2) + "\n", encoding="utf-8")
+    print(target)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsv4check.errors import InputError
+from dsv4check.inputs.vllm_version import resolve_vllm
+from dsv4check.releases.facts import known_releases
+from dsv4check.releases.timeline import newest_release
+
+
+def one_line(error: InputError) -> None:
+    assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("text", "version", "release"),
+    [
+        ("0.24.0", "0.24.0", "0.24.0"),
+        ("v0.24.0", "0.24.0", "0.24.0"),
+        ("0.24", "0.24.0", "0.24.0"),
+        ("vllm==0.25.1", "0.25.1", "0.25.1"),
+        ("vllm/vllm-openai:v0.24.0", "0.24.0", "0.24.0"),
+        ("registry.example:5000/team/vllm-openai:v0.25.1-cu129", "0.25.1", "0.25.1"),
+        ("vllm/vllm-openai:v0.24.0@sha256:abc", "0.24.0", "0.24.0"),
+        ("0.24.0+cu129", "0.24.0+cu129", "0.24.0"),
+        ("0.24.0.post1", "0.24.0.post1", "0.24.0"),
+        ("0.24.0rc2", "0.24.0rc2", "0.24.0"),
+        ("0.24.9", "0.24.9", "0.24.0"),
+    ],
+)
+def test_releases(text: str, version: str, release: str) -> None:
+    build = resolve_vllm(text, lambda: None)
+    assert (build.kind, build.version, build.release) == ("release", version, release)
+    assert build.brackets == ()
+    assert build.origin.kind == "option"
+
+
+@pytest.mark.parametrize("text", ["0.24.0", "v0.24.0", "0.24.0+cu129"])
+def test_no_note_when_nothing_was_chosen(text: str) -> None:
+    assert resolve_vllm(text, lambda: None).note == ""
+
+
+@pytest.mark.parametrize(
+    "text", ["0.24", "0.24.9", "0.24.0.post1", "0.24.0rc1", "99.1.0", "latest", "nightly"]
+)
+def test_a_choice_is_said(text: str) -> None:
+    assert resolve_vllm(text, lambda: None).note
+
+
+@pytest.mark.parametrize("text", ["latest", "vllm/vllm-openai:latest"])
+def test_latest(text: str) -> None:
+    assert resolve_vllm(text, lambda: None).release == newest_release()
+
+
+def test_nightly_image_keeps_its_commit() -> None:
+    build = resolve_vllm("vllm/vllm-openai:nightly-0123456789abcdef", lambda: None)
+    assert (build.kind, build.commit, build.release) == ("development", "0123456789abcdef", newest_release())
+
+
+def test_development_build() -> None:
+    build = resolve_vllm("0.23.1rc1.dev788+gfa4321de3", lambda: None)
+    assert build.kind == "development"
+    assert (build.dev_base, build.dev_number, build.commit) == ("0.23.1rc1", 788, "fa4321de3")
+    assert build.brackets == ("0.24.0", "0.25.0")
+    assert build.release in build.brackets
+    assert "development build" in build.note
+
+
+def test_build_right_after_a_release_is_that_release() -> None:
+    build = resolve_vllm("0.20.1.dev0", lambda: None)
+    assert (build.kind, build.release, build.brackets) == ("development", "0.20.0", ("0.20.0",))
+
+
+def test_older_than_support_keeps_its_version() -> None:
+    build = resolve_vllm("0.19.1", lambda: None)
+    assert (build.version, build.release) == ("0.19.1", "0.20.0")
+    assert "does not know DeepSeek-V4" in build.note
+
+
+def test_installed_version_is_used_without_text() -> None:
+    build = resolve_vllm(None, lambda: "0.28.0+cu130")
+    assert (build.version, build.release, build.origin.kind) == ("0.28.0+cu130", "0.28.0", "default")
+
+
+@pytest.mark.parametrize("installed", [None, "unknown"])
+def test_newest_without_anything(installed: str | None) -> None:
+    build = resolve_vllm(None, lambda: installed)
+    assert build.release == newest_release()
+    assert "no vLLM version was given" in build.note
+
+
+@pytest.mark.parametrize(
+    "text", ["foo", "1", "vllm/vllm-openai:deepseekv4-cu130", "0.24.0; rm", "v", "0.24.0 0.25.0"]
+)
+def test_junk(text: str) -> None:
+    with pytest.raises(InputError, match="expected"):
+        resolve_vllm(text, lambda: None)
+
+
+@given(
+    st.one_of(
+        st.text(max_size=40),
+        st.from_regex(r"v?\d{1,3}\.\d{1,3}(\.\d{1,3})?(rc\d)?(\.dev\d{1,4})?", fullmatch=True),
+    )
+)
+def test_any_text_gives_a_build_or_an_input_error(text: str) -> None:
+    try:
+        build = resolve_vllm(text, lambda: None)
+    except InputError as error:
+        one_line(error)
+    else:
+        assert build.release in known_releases()
+        assert set(build.brackets) <= set(known_releases())
