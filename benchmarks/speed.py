@@ -96,9 +96,7 @@ def main() -> None:
     costs = []
     for size in options.sizes:
         costs.append(further(size))
-        print(
-            f"{size} configurations in one process: {costs[-1]:.2f} ms each (budget {FURTHER_BUDGET_MS:.0f})"
-        )
+        print(f"{size} configurations in one process: {costs[-1]:.2f} ms each (budget {FURTHER_BUDGET_MS:.0f})")
     print(f"peak memory of this process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
     if options.check and (start > COLD_BUDGET_MS or max(costs) > FURTHER_BUDGET_MS):
         sys.exit("over budget")

@@ -138,11 +138,7 @@ def _evaluate(request: Request, rules: tuple[Rule, ...]) -> tuple[Checked, Resol
     """Resolve and match; for a development build, on every release its code may resemble."""
     brackets = request.vllm.brackets if request.vllm.kind == "development" else ()
     checked, resolution, open_questions = _evaluate_release(request, rules)
-    others = [
-        _evaluate_release(request.on_release(name), rules)
-        for name in brackets
-        if name != request.vllm.release
-    ]
+    others = [_evaluate_release(request.on_release(name), rules) for name in brackets if name != request.vllm.release]
     if not others:
         return checked, resolution, open_questions
     return (
@@ -155,15 +151,11 @@ def _evaluate(request: Request, rules: tuple[Rule, ...]) -> tuple[Checked, Resol
     )
 
 
-def _evaluate_release(
-    request: Request, rules: tuple[Rule, ...]
-) -> tuple[Checked, Resolution, list[NotEvaluated]]:
+def _evaluate_release(request: Request, rules: tuple[Rule, ...]) -> tuple[Checked, Resolution, list[NotEvaluated]]:
     deployment = build_deployment(request)
     facts = load_facts(deployment.vllm.release)
     resolution = resolve(deployment, facts)
-    matches, open_questions = match_rules(
-        deployment, resolution, rules, pinned_versions(facts)
-    )
+    matches, open_questions = match_rules(deployment, resolution, rules, pinned_versions(facts))
     return Checked(request, deployment, tuple(matches)), resolution, open_questions
 
 
@@ -198,6 +190,4 @@ def _merge(questions: list[NotEvaluated]) -> tuple[NotEvaluated, ...]:
     grouped: dict[tuple[str, str], list[str]] = {}
     for question in questions:
         grouped.setdefault((question.why, question.how), []).append(question.what)
-    return tuple(
-        NotEvaluated("; ".join(dict.fromkeys(what)), why, how) for (why, how), what in grouped.items()
-    )
+    return tuple(NotEvaluated("; ".join(dict.fromkeys(what)), why, how) for (why, how), what in grouped.items())

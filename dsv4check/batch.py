@@ -65,6 +65,7 @@ def check_line(
     try:
         record = _parse(line, place)
         identity = record.get("id")
+        _check_keys(record, place)
         report = check_request(_request(record, place, online), rules)
     except InputError as error:
         reply = {"id": identity, "schema_version": SCHEMA_VERSION, "verdict": None, "input_error": str(error)}
@@ -98,9 +99,11 @@ def _parse(line: str, place: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise InputError(f"{place}: not JSON ({error})") from None
     if not isinstance(record, dict):
-        raise InputError(
-            f"{place}: expected an object with id, model and args, found {type(record).__name__}"
-        )
+        raise InputError(f"{place}: expected an object with id, model and args, found {type(record).__name__}")
+    return record
+
+
+def _check_keys(record: Mapping[str, Any], place: str) -> None:
     for key, kinds in _KEYS.items():
         value = record.get(key)
         if value is not None and (not isinstance(value, kinds) or isinstance(value, bool)):
@@ -109,7 +112,6 @@ def _parse(line: str, place: str) -> dict[str, Any]:
     unknown = sorted(set(record) - set(_KEYS))
     if unknown:
         raise InputError(f"{place}: unknown key {unknown[0]!r}; known keys: {', '.join(_KEYS)}")
-    return record
 
 
 def _request(record: Mapping[str, Any], place: str, online: bool) -> Request:

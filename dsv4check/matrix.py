@@ -67,12 +67,7 @@ def resolve_cell(facts: ReleaseFacts, sm_major: int, backend: str, dtype: str) -
     remarks = [_remark(problem) for problem in problems if not problem.exception]
     if first is None and attention.cls and attention.layout == "plain" and sm_major != 10:
         remarks.append("no kernel for this GPU")
-    if (
-        first is None
-        and attention.backend
-        and "FLASHMLA" in attention.backend
-        and sm_major not in _FLASHMLA_SM
-    ):
+    if first is None and attention.backend and "FLASHMLA" in attention.backend and sm_major not in _FLASHMLA_SM:
         remarks.append("no kernel for this GPU")
     return Cell(
         sm_major,

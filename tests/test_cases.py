@@ -80,12 +80,7 @@ def test_fixes_of_high_confidence_failures() -> None:
             continue
         report = run_launch(_launch(case), fixes=True)
         assert report.verdict is Verdict.FAIL, case["id"]
-        offered = [
-            edit.text
-            for finding in report.errors
-            for fix in finding.fixes
-            for edit in (*fix.edits, *fix.also)
-        ]
+        offered = [edit.text for finding in report.errors for fix in finding.fixes for edit in (*fix.edits, *fix.also)]
         if not any(finding.fixes for finding in report.errors):
             poor.append((case["id"], offered, expect["fix_any"]))
     assert not poor, poor

@@ -24,17 +24,11 @@ quiet = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 json_values = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**40), 2**40)
-    | st.floats(allow_nan=False)
-    | st.text(max_size=12),
+    st.none() | st.booleans() | st.integers(-(2**40), 2**40) | st.floats(allow_nan=False) | st.text(max_size=12),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4),
     max_leaves=12,
 )
-CONFIG = json.loads(
-    (Path(__file__).parents[1] / "rules/models/deepseek-ai/DeepSeek-V4-Flash/config.json").read_text()
-)
+CONFIG = json.loads((Path(__file__).parents[1] / "rules/models/deepseek-ai/DeepSeek-V4-Flash/config.json").read_text())
 
 
 def answered(**kwargs: Any) -> None:
@@ -126,8 +120,7 @@ def test_verified_fixes_really_pass(dtype: str, gpu: str, release: str) -> None:
     for finding in report.errors:
         for fix in finding.fixes:
             if not fix.verified or any(
-                edit.kind in ("set_vllm", "set_gpu", "set_package", "set_env")
-                for edit in (*fix.edits, *fix.also)
+                edit.kind in ("set_vllm", "set_gpu", "set_package", "set_env") for edit in (*fix.edits, *fix.also)
             ):
                 continue
             assert not check(fix.command, gpu=gpu, gpus=8, vllm=release).errors

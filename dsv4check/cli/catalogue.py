@@ -53,9 +53,7 @@ def rules(
         return
     from dsv4check.report.text_format import render_blocks
 
-    rows = tuple(
-        (rule.id, rule.severity.value, rule.stage.value, rule.vllm or "", rule.summary) for rule in loaded
-    )
+    rows = tuple((rule.id, rule.severity.value, rule.stage.value, rule.vllm or "", rule.summary) for rule in loaded)
     table = Table(("id", "severity", "stage", "vLLM", "what it finds"), rows)
     print(render_blocks([table, Paragraph(f"{len(rows)} rules", indent=0)]), end="")
 
@@ -123,9 +121,7 @@ def _explanation(rule: Any) -> list[Block]:
                     (
                         "vLLM",
                         rule.vllm
-                        or (
-                            "only the development builds below" if rule.development else "all known releases"
-                        ),
+                        or ("only the development builds below" if rule.development else "all known releases"),
                     ),
                     ("Fixed in", rule.fixed_in or ""),
                     ("References", ", ".join(rule.references)),
@@ -137,9 +133,7 @@ def _explanation(rule: Any) -> list[Block]:
     if rule.development:
         blocks.append(Heading("Development builds it is known for"))
         blocks += [
-            Paragraph(
-                f"{item.base}.dev{item.first if item.first is not None else 0} to {item.last or 'open end'}"
-            )
+            Paragraph(f"{item.base}.dev{item.first if item.first is not None else 0} to {item.last or 'open end'}")
             for item in rule.development
         ]
     if rule.when:
@@ -154,9 +148,7 @@ def _explanation(rule: Any) -> list[Block]:
     blocks.append(Heading("Fixes tried"))
     blocks += [Paragraph(f"- {_edits(fix)}") for fix in rule.fixes] or [Paragraph(rule.no_fix or "none")]
     blocks.append(Heading("How it is known"))
-    blocks += [
-        Paragraph(", ".join(f"{key}: {value}" for key, value in item.items())) for item in rule.verified
-    ]
+    blocks += [Paragraph(", ".join(f"{key}: {value}" for key, value in item.items())) for item in rule.verified]
     return blocks
 
 

@@ -30,9 +30,7 @@ def serve_args(
     ] = None,
     vllm: Annotated[
         str | None,
-        typer.Option(
-            help="vLLM release or build, e.g. 0.24.0 [default: the installed one, else the newest]."
-        ),
+        typer.Option(help="vLLM release or build, e.g. 0.24.0 [default: the installed one, else the newest]."),
     ] = None,
     model_config: Annotated[
         str | None,
@@ -49,12 +47,8 @@ def serve_args(
     rules: Annotated[Path | None, typer.Option(help="Folder with further rules.")] = None,
     output: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.TEXT,
     fail_on: Annotated[FailOn, typer.Option(help="Lowest severity that exits with 1.")] = FailOn.ERROR,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Also exit with 1 when an answer stayed open.")
-    ] = False,
-    online: Annotated[
-        bool, typer.Option("--online", help="May fetch config.json from the Hugging Face hub.")
-    ] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Also exit with 1 when an answer stayed open.")] = False,
+    online: Annotated[bool, typer.Option("--online", help="May fetch config.json from the Hugging Face hub.")] = False,
     batch: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="Check one launch per JSON line of FILE (- for standard input)."),
@@ -71,9 +65,7 @@ def serve_args(
     if words and words[0] == "--":
         words = words[1:]
     if not words:
-        raise InputError(
-            "no command given: expected `dsv4check serve-args [options] -- vllm serve MODEL FLAGS...`"
-        )
+        raise InputError("no command given: expected `dsv4check serve-args [options] -- vllm serve MODEL FLAGS...`")
     from dsv4check.api import check_request, read_request
     from dsv4check.engine.rule import load_rules
 

@@ -113,9 +113,7 @@ def _equal(value: Any, operand: Any) -> bool:
 
 
 def _one_of(value: Any, options: Any) -> bool:
-    return isinstance(options, (list, tuple, set, frozenset)) and any(
-        _equal(value, option) for option in options
-    )
+    return isinstance(options, (list, tuple, set, frozenset)) and any(_equal(value, option) for option in options)
 
 
 def _number(value: Any) -> float | None:

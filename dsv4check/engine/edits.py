@@ -62,9 +62,7 @@ def _flag_name(deployment: Deployment, dest: str) -> str:
     return spec.flag if spec is not None else f"--{dest.replace('_', '-')}"
 
 
-def _set_flag(
-    request: Request, deployment: Deployment, dest: str, value: Any, spec: Mapping[str, Any]
-) -> Applied:
+def _set_flag(request: Request, deployment: Deployment, dest: str, value: Any, spec: Mapping[str, Any]) -> Applied:
     table = load_flag_table(deployment.vllm.release)
     if dest not in table.by_dest:
         return None
@@ -73,15 +71,12 @@ def _set_flag(
     if command is None:
         return None
     name = _flag_name(deployment, dest)
-    shown = flag_edit.bare_spelling(table, dest, value) if isinstance(value, bool) else f"{name} {value}"
-    return replace(request, command=command), Edit(
-        "set_flag", name, None if value is True else str(value), shown
-    )
+    text = value if isinstance(value, str) else json.dumps(value)
+    shown = flag_edit.bare_spelling(table, dest, value) if isinstance(value, bool) else f"{name} {text}"
+    return replace(request, command=command), Edit("set_flag", name, None if value is True else text, shown)
 
 
-def _drop_flag(
-    request: Request, deployment: Deployment, dest: str, _v: Any, _s: Mapping[str, Any]
-) -> Applied:
+def _drop_flag(request: Request, deployment: Deployment, dest: str, _v: Any, _s: Mapping[str, Any]) -> Applied:
     if dest == "speculative_config":
         return _drop_speculation(request, deployment)
     table = load_flag_table(deployment.vllm.release)
@@ -102,20 +97,14 @@ def _drop_speculation(request: Request, deployment: Deployment) -> Applied:
     return replace(request, command=command), edit
 
 
-def _rename_flag(
-    request: Request, deployment: Deployment, old: str, _v: Any, spec: Mapping[str, Any]
-) -> Applied:
+def _rename_flag(request: Request, deployment: Deployment, old: str, _v: Any, spec: Mapping[str, Any]) -> Applied:
     command = flag_edit.rename_flag(request.command, old, spec["to"])
     if command is None:
         return None
-    return replace(request, command=command), Edit(
-        "rename_flag", old, spec["to"], f"{spec['to']} instead of {old}"
-    )
+    return replace(request, command=command), Edit("rename_flag", old, spec["to"], f"{spec['to']} instead of {old}")
 
 
-def _set_key(
-    request: Request, deployment: Deployment, path: str, value: Any, _s: Mapping[str, Any]
-) -> Applied:
+def _set_key(request: Request, deployment: Deployment, path: str, value: Any, _s: Mapping[str, Any]) -> Applied:
     dest, *keys = path.split(".")
     table = load_flag_table(deployment.vllm.release)
     if dest not in table.by_dest:
@@ -149,9 +138,7 @@ def _set_env(request: Request, _d: Deployment, name: str, value: Any, _s: Mappin
     return replace(request, command=command, env=env), Edit("set_env", name, str(value), f"{name}={value}")
 
 
-def _unset_env(
-    request: Request, deployment: Deployment, name: str, _v: Any, _s: Mapping[str, Any]
-) -> Applied:
+def _unset_env(request: Request, deployment: Deployment, name: str, _v: Any, _s: Mapping[str, Any]) -> Applied:
     if name not in deployment.env:
         return None
     command = flag_edit.unset_env(request.command, name)
@@ -171,24 +158,18 @@ def _set_vllm(request: Request, deployment: Deployment, spec: str, _v: Any, _s: 
     if release is None:
         return None
     build = resolve_vllm(release)
-    return replace(request, vllm=build), Edit(
-        "set_vllm", "", release, f"vLLM {spec} (checked with {release})"
-    )
+    return replace(request, vllm=build), Edit("set_vllm", "", release, f"vLLM {spec} (checked with {release})")
 
 
 def _set_gpu(request: Request, _d: Deployment, names: Any, _v: Any, _s: Mapping[str, Any]) -> Applied:
     options = [names] if isinstance(names, str) else list(names)
     hardware = request.hardware
     gpu = resolve_gpu(options[0], gpus=hardware.gpus_per_node, nodes=hardware.nodes)
-    text = "run on " + (
-        " or ".join(options) if len(options) < 3 else ", ".join(options[:-1]) + f" or {options[-1]}"
-    )
+    text = "run on " + (" or ".join(options) if len(options) < 3 else ", ".join(options[:-1]) + f" or {options[-1]}")
     return replace(request, hardware=gpu), Edit("set_gpu", "", options[0], text)
 
 
-def _set_model(
-    request: Request, deployment: Deployment, name: str, _v: Any, _s: Mapping[str, Any]
-) -> Applied:
+def _set_model(request: Request, deployment: Deployment, name: str, _v: Any, _s: Mapping[str, Any]) -> Applied:
     command = flag_edit.set_model(request.command, deployment.flags, name)
     if command is None:
         return None

@@ -48,9 +48,7 @@ def match_rules(
     for rule in _relevant(rules, resolution.release):
         if not _applies_to_build(rule, deployment):
             continue
-        instances: Iterable[Problem | None] = (
-            (None,) if rule.problem is None else by_code.get(rule.problem, ())
-        )
+        instances: Iterable[Problem | None] = (None,) if rule.problem is None else by_code.get(rule.problem, ())
         for problem in instances:
             verdict = evaluate(rule.when, fields)
             if isinstance(verdict, Unknown):
@@ -62,18 +60,14 @@ def match_rules(
     fired = {match.rule.id for match in matches}
     kept = [match for match in matches if not fired.intersection(match.rule.yields_to)]
     unique = {match.key: match for match in kept}
-    ordered = sorted(
-        unique.values(), key=lambda m: (-m.finding.severity.rank, m.finding.stage.order, m.finding.rule)
-    )
+    ordered = sorted(unique.values(), key=lambda m: (-m.finding.severity.rank, m.finding.stage.order, m.finding.rule))
     return ordered, open_questions
 
 
 @lru_cache(maxsize=64)
 def _relevant(rules: tuple[Rule, ...], release: str) -> tuple[Rule, ...]:
     """The rules whose release specifier admits ``release`` (or that have none, or name development builds)."""
-    return tuple(
-        rule for rule in rules if rule.development or rule.vllm is None or version_in(release, rule.vllm)
-    )
+    return tuple(rule for rule in rules if rule.development or rule.vllm is None or version_in(release, rule.vllm))
 
 
 def _applies_to_build(rule: Rule, deployment: Deployment) -> bool:

@@ -149,9 +149,7 @@ class Fields:
         record = getattr(self._resolution, _RECORDS[name.partition(".")[0]])
         head, *path = rest.split(".")
         if record is None:
-            return Unknown(
-                name, "this part of the launch could not be resolved", "fix the findings above first"
-            )
+            return Unknown(name, "this part of the launch could not be resolved", "fix the findings above first")
         value = getattr(record, head)
         if path:
             return _descend(value, path)

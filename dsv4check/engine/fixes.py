@@ -68,9 +68,7 @@ class FixSearch:
         chosen = tuple(fixes or partial[:1])
         no_fix = "" if chosen else match.rule.no_fix
         if not chosen and not no_fix and match.finding.severity is Severity.ERROR:
-            no_fix = (
-                "no edit that was tried (flags, environment, packages, releases, GPUs) removes this error"
-            )
+            no_fix = "no edit that was tried (flags, environment, packages, releases, GPUs) removes this error"
         return replace(match.finding, fixes=chosen, no_fix=fill(no_fix, match.problem, match.fields))
 
     def _try(self, match: Match, candidate: Mapping[str, Any]) -> Fix | None:
@@ -137,9 +135,7 @@ class FixSearch:
                 except InputError:
                     return None
             try:
-                applied = apply_edit(
-                    spec, request, deployment, lambda text: fill(text, match.problem, match.fields)
-                )
+                applied = apply_edit(spec, request, deployment, lambda text: fill(text, match.problem, match.fields))
             except InputError:
                 return None
             if applied is None:

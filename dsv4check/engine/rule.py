@@ -125,9 +125,7 @@ def rule_from_record(record: Mapping[str, Any], area: str, source: str) -> Rule:
     """
     unknown = sorted(set(record) - RULE_KEYS)
     if unknown:
-        raise InputError(
-            f"{source}: unknown key {unknown[0]!r} in a rule; known keys: {', '.join(sorted(RULE_KEYS))}"
-        )
+        raise InputError(f"{source}: unknown key {unknown[0]!r} in a rule; known keys: {', '.join(sorted(RULE_KEYS))}")
     try:
         return Rule(
             id=str(record["id"]),

@@ -138,11 +138,7 @@ def cached_snapshot(cache_dir: Path, repo: str, revision: str | None) -> Path | 
 
     ``revision`` is a branch or tag (looked up under ``refs/``) or a commit; None means ``main``.
     """
-    if (
-        repo.count("/") > 1
-        or not all(repo.split("/"))
-        or any(part in (".", "..") for part in repo.split("/"))
-    ):
+    if repo.count("/") > 1 or not all(repo.split("/")) or any(part in (".", "..") for part in repo.split("/")):
         return None
     folder = cache_dir / ("models--" + repo.replace("/", "--"))
     wanted = revision or "main"

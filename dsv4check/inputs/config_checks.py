@@ -113,9 +113,7 @@ def _identity(reading: ConfigReading, source: ConfigSource) -> Iterator[Problem]
 def _overrides(reading: ConfigReading, source: ConfigSource) -> Iterator[Problem]:
     """--hf-overrides that vLLM takes differently from what they say."""
     if isinstance(source.overrides.get("text_config"), Mapping):
-        error = (
-            "The text_config extracted from the model config does not have `num_attention_heads` attribute."
-        )
+        error = "The text_config extracted from the model config does not have `num_attention_heads` attribute."
         yield problem(source, "config-text-override", Stage.ENGINE_CONFIG, "ValidationError", error)
     for key in reading.ineffective:
         used = "layer_types" if key == "compress_ratios" else "mlp_layer_types"
@@ -127,9 +125,7 @@ def _missing_fields(reading: ConfigReading, source: ConfigSource) -> Iterator[Pr
     nested = reading.family == "deepseek_v41"
     cls = "DeepseekV41Config" if nested else "DeepseekV4Config"
     if reading.generation == "transformers":
-        typed = (
-            bool(reading.raw.get("mlp_layer_types")) and source.facts.get("layer_types_validated") != "none"
-        )
+        typed = bool(reading.raw.get("mlp_layer_types")) and source.facts.get("layer_types_validated") != "none"
         if typed:
             error = "The `mlp_layer_types` entries must be in ('sparse', 'dense') but got ['hash_moe', ...]"
             yield problem(source, "config-native-resave", Stage.ENGINE_CONFIG, STRICT_CLASS, error)
@@ -203,9 +199,7 @@ def _typed(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         if key not in config:
             continue
         value = config[key]
-        wanted: type = (
-            float if key in _FLOATS else bool if key in _BOOLEANS else int if key in _INTEGERS else str
-        )
+        wanted: type = float if key in _FLOATS else bool if key in _BOOLEANS else int if key in _INTEGERS else str
         if type(value) is not wanted:
             yield key, value
     for key in ("rope_theta", "compress_rope_theta"):

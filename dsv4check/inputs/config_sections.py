@@ -29,9 +29,7 @@ def ratio_problems(reading: ConfigReading, source: ConfigSource, strict: bool) -
         if (value not in LAYER_TYPE_OF_RATIO if strict else value > 1 and value not in (4, 128))
     ]
     if odd:
-        stage, exception = (
-            (Stage.ENGINE_CONFIG, "KeyError") if strict else (Stage.MODEL_INIT, "AssertionError")
-        )
+        stage, exception = (Stage.ENGINE_CONFIG, "KeyError") if strict else (Stage.MODEL_INIT, "AssertionError")
         error = str(odd[0]) if strict else ""
         yield problem(source, "config-compress-ratio-value", stage, exception, error, value=odd[0])
     if len(listed) < layers:
@@ -63,9 +61,7 @@ def _layer_types(reading: ConfigReading, source: ConfigSource, layers: object) -
         bad = [name for name in kept if name not in allowed]
         if bad:
             error = f"`{key}` entries must be one of {allowed} for DeepSeek-V4; got {bad}."
-            yield problem(
-                source, "config-compress-ratio-value", Stage.ENGINE_CONFIG, STRICT_CLASS, error, value=bad[0]
-            )
+            yield problem(source, "config-compress-ratio-value", Stage.ENGINE_CONFIG, STRICT_CLASS, error, value=bad[0])
         if len(names) < layers:
             yield from _too_few(reading, source, len(names), strict=True)
 
@@ -78,9 +74,7 @@ def nested_ratio_problems(reading: ConfigReading, source: ConfigSource) -> Itera
                 f"DeepSeek V4.1 layer {layer} has compress_ratio={value}; "
                 "only 0 (sliding window), 1 and 2 are supported."
             )
-            yield problem(
-                source, "config-compress-ratio-value", Stage.MODEL_INIT, "ValueError", error, value=value
-            )
+            yield problem(source, "config-compress-ratio-value", Stage.MODEL_INIT, "ValueError", error, value=value)
             return
 
 
@@ -115,9 +109,7 @@ def quantization_problems(reading: ConfigReading, source: ConfigSource) -> Itera
     if reads_scale_fmt and "scale_fmt" in source.unknown:
         yield problem(source, "config-scale-fmt-unknown", Stage.MODEL_INIT, method=method)
     elif reads_scale_fmt and "scale_fmt" not in section:
-        yield problem(
-            source, "config-scale-fmt-missing", Stage.MODEL_INIT, "KeyError", "'scale_fmt'", method=method
-        )
+        yield problem(source, "config-scale-fmt-missing", Stage.MODEL_INIT, "KeyError", "'scale_fmt'", method=method)
     if not method and not (isinstance(section.get("producer"), Mapping) and section.get("quantization")):
         if source.loads_weights:
             yield problem(source, "config-quantization-missing", Stage.WEIGHT_LOAD, "KeyError")
@@ -140,9 +132,7 @@ def _block_fp8(section: Mapping[str, Any], source: ConfigSource) -> Iterator[Pro
         error = f"Unsupported activation scheme {scheme}"
         yield problem(source, "config-activation-scheme", stage, exception, error, value=scheme)
     elif isinstance(block, list) and len(block) != 2:
-        error = (
-            f"The quantization block size of weight must have 2 dimensions, but got {len(block)} dimensions"
-        )
+        error = f"The quantization block size of weight must have 2 dimensions, but got {len(block)} dimensions"
         yield problem(source, "config-weight-block-size", stage, exception, error, value=len(block))
     elif block is not None and scheme != "dynamic":
         error = (

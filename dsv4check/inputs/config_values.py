@@ -114,7 +114,5 @@ def _numbers(value: object, path: str = "", depth: int = 0) -> Iterator[tuple[st
 
 def _told(value: object) -> str:
     """A value as JSON, shortened for a one-line message."""
-    text = (
-        json.dumps(value, default=str) if not isinstance(value, float) or math.isfinite(value) else str(value)
-    )
+    text = json.dumps(value, default=str) if not isinstance(value, float) or math.isfinite(value) else str(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

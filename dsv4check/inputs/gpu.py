@@ -16,9 +16,7 @@ from dsv4check.errors import InputError
 from dsv4check.problems import Origin
 
 _SM = re.compile(r"^(?:sm|compute|cc)?(?:(?P<major>\d{1,2})\.(?P<minor>\d)|(?P<digits>\d{2,3}))[af]?$")
-_COUNTED = re.compile(
-    r"^(?:(?P<before>\d{1,3})\s*[x*×]\s*)?(?P<name>.*?)(?:\s*[:*×]\s*(?P<after>\d{1,3}))?$", re.I
-)
+_COUNTED = re.compile(r"^(?:(?P<before>\d{1,3})\s*[x*×]\s*)?(?P<name>.*?)(?:\s*[:*×]\s*(?P<after>\d{1,3}))?$", re.I)
 _PREFIXES = ("nvidia", "amd", "geforce", "tesla", "instinct", "huawei", "intel")
 _CAPABILITIES = frozenset(
     [

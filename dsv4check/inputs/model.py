@@ -100,9 +100,7 @@ def load_model(
     checked = ConfigSource(facts, file, flags, name, overrides, unknown, found.origin)
     problems = config_problems(reading, checked)
     if found.assumed:
-        assumed = Problem(
-            "config-assumed", Stage.ENGINE_CONFIG, data={"like": found.assumed}, origin=found.origin
-        )
+        assumed = Problem("config-assumed", Stage.ENGINE_CONFIG, data={"like": found.assumed}, origin=found.origin)
         problems = (*problems, assumed)
     return Model(
         name=name,
@@ -133,14 +131,10 @@ def _locate(
     if config_like:
         entry = find_published(config_like)
         if entry is None:
-            raise InputError(
-                f"config_like: {config_like!r} is not a published DeepSeek-V4 checkpoint known here"
-            )
+            raise InputError(f"config_like: {config_like!r} is not a published DeepSeek-V4 checkpoint known here")
         source = f"bundled config of {entry.id}, standing in for {name}"
         own = find_published(name)
-        return _Found(
-            bundled_config(entry.id), source, Origin("catalogue", entry.id), own, entry.like or entry.id
-        )
+        return _Found(bundled_config(entry.id), source, Origin("catalogue", entry.id), own, entry.like or entry.id)
     revision = flags.get("revision")
     where = flags.get("hf_config_path") or name
     found = _search(str(where), revision if isinstance(revision, str) else None, env)
@@ -186,9 +180,7 @@ def _from_disk(path: Path, name: str, *, required: bool) -> _Found | None:
         raise InputError(f"{name!r}: not a usable path ({error})") from None
     if not present:
         if path.is_dir():
-            raise InputError(
-                f"{path}: has no {CONFIG_NAME}; expected the directory of a Hugging Face checkpoint"
-            )
+            raise InputError(f"{path}: has no {CONFIG_NAME}; expected the directory of a Hugging Face checkpoint")
         if required:
             raise InputError(f"{path}: no such file; expected a config.json or a directory with one")
         return None
@@ -206,9 +198,7 @@ def _bundled(where: str, entry: PublishedModel) -> _Found:
     if where.rstrip("/").lower() != entry.id.lower():
         source += f", used because {where} is not on this machine"
     assumed = entry.like if entry.trust == "assumed" and entry.like else ""
-    return _Found(
-        bundled_config(entry.id), source, Origin("catalogue", entry.id), entry, assumed, entry.unknown
-    )
+    return _Found(bundled_config(entry.id), source, Origin("catalogue", entry.id), entry, assumed, entry.unknown)
 
 
 def _missing(where: str, online: bool) -> _Found:
@@ -225,17 +215,13 @@ def _fetch(repo: str, revision: object) -> _Found:
     try:
         hub = importlib.import_module("huggingface_hub")
     except ImportError:
-        raise InputError(
-            "--online needs the package huggingface-hub (pip install 'dsv4check[hub]')"
-        ) from None
+        raise InputError("--online needs the package huggingface-hub (pip install 'dsv4check[hub]')") from None
     try:
         wanted = revision if isinstance(revision, str) else None
         path = hub.hf_hub_download(repo, CONFIG_NAME, revision=wanted)
     except Exception as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise InputError(
-            f"{repo}: config.json could not be fetched from the Hugging Face Hub ({reason})"
-        ) from None
+        raise InputError(f"{repo}: config.json could not be fetched from the Hugging Face Hub ({reason})") from None
     config = parse_config(read_file(Path(path), MAX_CONFIG_BYTES), f"{repo}/{CONFIG_NAME}")
     return _Found(config, f"{repo} on the Hugging Face Hub", Origin("file", str(path)), find_published(repo))
 

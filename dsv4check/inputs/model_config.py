@@ -99,9 +99,7 @@ def parse_config(data: bytes, source: str) -> dict[str, Any]:
     for NaN and infinities, and for files above 2 MB.
     """
     if len(data) > MAX_CONFIG_BYTES:
-        raise InputError(
-            f"{source}: {len(data)} bytes is too large for a config.json (limit {MAX_CONFIG_BYTES})"
-        )
+        raise InputError(f"{source}: {len(data)} bytes is too large for a config.json (limit {MAX_CONFIG_BYTES})")
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise InputError(f"{source}: is encoded as UTF-16; expected UTF-8")
     try:
@@ -113,9 +111,7 @@ def parse_config(data: bytes, source: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
-        raise InputError(
-            f"{source}: line {error.lineno}, column {error.colno}: not valid JSON ({error.msg})"
-        ) from None
+        raise InputError(f"{source}: line {error.lineno}, column {error.colno}: not valid JSON ({error.msg})") from None
     except RecursionError:
         raise InputError(f"{source}: is nested too deeply for a config.json") from None
     except ValueError:

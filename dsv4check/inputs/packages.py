@@ -87,8 +87,7 @@ def effective_packages(stated: Mapping[str, str], facts: ReleaseFacts) -> dict[s
     pins = facts.section("pins").get("packages")
     specs: Mapping[str, str] = pins if isinstance(pins, Mapping) else {}
     found = {
-        name: EffectivePackage(name=name, version=_exact(spec), spec=spec, origin="pin")
-        for name, spec in specs.items()
+        name: EffectivePackage(name=name, version=_exact(spec), spec=spec, origin="pin") for name, spec in specs.items()
     }
     for raw_name, version in stated.items():
         name = normalise_name(raw_name)
@@ -99,9 +98,7 @@ def effective_packages(stated: Mapping[str, str], facts: ReleaseFacts) -> dict[s
 def pinned_versions(facts: ReleaseFacts) -> dict[str, str]:
     """The packages that the release pins to one version, PEP 503 name -> version."""
     return {
-        name: package.version
-        for name, package in effective_packages({}, facts).items()
-        if package.version is not None
+        name: package.version for name, package in effective_packages({}, facts).items() if package.version is not None
     }
 
 

@@ -20,9 +20,7 @@ from dsv4check.releases.timeline import (
     representative,
 )
 
-_IMAGE_TAG = re.compile(
-    r"^(?:[\w.\-]+(?::\d+)?/)*(?P<name>[\w.\-]*vllm[\w.\-]*):(?P<tag>[\w.\-]+)(?:@\S+)?$", re.I
-)
+_IMAGE_TAG = re.compile(r"^(?:[\w.\-]+(?::\d+)?/)*(?P<name>[\w.\-]*vllm[\w.\-]*):(?P<tag>[\w.\-]+)(?:@\S+)?$", re.I)
 _VERSION_IN_TAG = re.compile(
     r"^v?(?P<version>\d+\.\d+(?:\.\d+)?(?:(?:a|b|rc)\d+)?"
     r"(?:\.post\d+)?(?:\.dev\d+)?(?:[+_][0-9a-z.]+)?)(?:-|$)",
@@ -55,9 +53,7 @@ def resolve_vllm(text: str | None, installed: Callable[[], str | None] = install
     if found is not None and parse_version(found) is not None:
         return _from_version(found, Origin("default", "installed vllm"), "")
     newest = newest_release()
-    note = (
-        f"no vLLM version was given and none is installed here: assuming {newest}, the newest release known"
-    )
+    note = f"no vLLM version was given and none is installed here: assuming {newest}, the newest release known"
     return VllmBuild(newest, "release", newest, Origin("default", newest), note=note)
 
 

@@ -52,6 +52,19 @@ def _problem(code: str, exception: str, error: str, data: dict[str, Any], origin
     return Problem(code, Stage.ARGPARSE, exception, error, {"flag": "--config", **data}, origin)
 
 
+def _python_complaint(text: str, path: str) -> str:
+    """The error as PyYAML's own loader words it, which is the one vLLM uses."""
+    import yaml
+
+    loader = yaml.SafeLoader(text)
+    loader.name = path
+    try:
+        loader.get_single_data()
+    except (yaml.YAMLError, RecursionError) as error:
+        return str(error)
+    return ""
+
+
 def _invalid(path: str, error: Exception, origin: Origin) -> Problem:
     data = {"path": path, "reason": str(error).split("\n")[0]}
     return _problem("yaml-invalid", type(error).__name__, str(error), data, origin)
@@ -76,7 +89,7 @@ def _args_of(
         mark = getattr(error, "problem_mark", None)
         where = Origin("yaml", path, mark.line + 1, mark.column + 1) if mark is not None else origin
         data = {"path": path, "reason": str(getattr(error, "problem", None) or error).split("\n")[0]}
-        return [], [_problem("yaml-invalid", type(error).__name__, str(error), data, where)]
+        return [], [_problem("yaml-invalid", type(error).__name__, _python_complaint(text, path), data, where)]
     except (ValueError, TypeError, OverflowError) as error:
         # PyYAML reads dates and numbers by rules of its own and fails on impossible ones.
         return [], [_invalid(path, error, origin)]

@@ -128,9 +128,7 @@ def known_development(base: str | None, number: int | None) -> tuple[Development
     """What is known about the build ``base`` + ``number`` commits; empty for releases."""
     if base is None or number is None:
         return ()
-    return tuple(
-        fact for fact in development_facts() if fact.base == base and fact.first <= number <= fact.last
-    )
+    return tuple(fact for fact in development_facts() if fact.base == base and fact.first <= number <= fact.last)
 
 
 def brackets(base: str, number: int | None) -> tuple[str, ...]:

@@ -66,9 +66,7 @@ def _headline(report: Report) -> str:
     counts = {severity: 0 for severity in Severity}
     for finding in report.findings:
         counts[finding.severity] += 1
-    parts = [
-        f"{number} {severity.value}{'s' * (number != 1)}" for severity, number in counts.items() if number
-    ]
+    parts = [f"{number} {severity.value}{'s' * (number != 1)}" for severity, number in counts.items() if number]
     text = {
         "pass": "PASS: nothing found that stops this launch",
         "warn": "WARN: it starts, with a hazard",
@@ -144,11 +142,7 @@ def _cache_line(cache: KvCache) -> str:
 def _draft_line(draft: Draft) -> str:
     if draft.method is None:
         return "none"
-    line = (
-        f"{draft.method}, {draft.num_speculative_tokens} tokens"
-        if draft.num_speculative_tokens
-        else draft.method
-    )
+    line = f"{draft.method}, {draft.num_speculative_tokens} tokens" if draft.num_speculative_tokens else draft.method
     if draft.requested_method and draft.requested_method != draft.method:
         line += f" (asked for: {draft.requested_method})"
     return f"{line}; weights from {draft.source}" if draft.source else line
@@ -199,18 +193,14 @@ def _finding_blocks(finding: Finding) -> Iterator[Block]:
     if finding.no_fix:
         yield Paragraph(f"no fix: {finding.no_fix}")
     if finding.references:
-        yield Paragraph(
-            f"see: {', '.join(finding.references)}; dsv4check explain {finding.rule}", style="dim"
-        )
+        yield Paragraph(f"see: {', '.join(finding.references)}; dsv4check explain {finding.rule}", style="dim")
 
 
 def _fix_blocks(number: int, fix: Fix) -> Iterator[Block]:
     edits = "; ".join(edit.text for edit in fix.edits)
     also = "; ".join(edit.text for edit in fix.also)
     state = "checked again: no error left" if fix.verified else "removes this error, but others are left"
-    line = (
-        f"fix {number}: {edits}" + (f" (and, for the other findings: {also})" if also else "") + f" [{state}]"
-    )
+    line = f"fix {number}: {edits}" + (f" (and, for the other findings: {also})" if also else "") + f" [{state}]"
     yield Paragraph(line, style="fix")
     if fix.note:
         yield Paragraph(fix.note, indent=4)

@@ -27,9 +27,7 @@ def report_to_dict(report: Report) -> dict[str, Any]:
         "deployment": _deployment(report),
         "resolution": _resolution(report.resolution),
         "findings": [_finding(item) for item in report.findings],
-        "not_evaluated": [
-            {"what": item.what, "why": item.why, "how": item.how} for item in report.not_evaluated
-        ],
+        "not_evaluated": [{"what": item.what, "why": item.why, "how": item.how} for item in report.not_evaluated],
         "evidence": _evidence(report),
         "notes": list(report.notes),
     }
@@ -41,9 +39,7 @@ def _deployment(report: Report) -> dict[str, Any]:
     return {
         "command": format_command(masked_command(deployment.command)),
         "env": masked_env(deployment.env),
-        "flags": {
-            dest: _plain(value) for dest, value in deployment.flags.values.items() if dest != "api_key"
-        },
+        "flags": {dest: _plain(value) for dest, value in deployment.flags.values.items() if dest != "api_key"},
         "model": {
             "name": model.name,
             "family": model.family,

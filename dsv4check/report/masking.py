@@ -10,9 +10,7 @@ from typing import Final
 from dsv4check.deployment import Command
 
 MASK: Final = "***"
-_SECRET_NAME = re.compile(
-    r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|ACCESS_KEY|PRIVATE_KEY", re.IGNORECASE
-)
+_SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|ACCESS_KEY|PRIVATE_KEY", re.IGNORECASE)
 _SECRET_FLAGS: Final = ("--api-key", "--hf-token", "--ssl-keyfile-password")
 
 

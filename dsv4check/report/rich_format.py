@@ -37,9 +37,7 @@ def print_report(report: Report, console: Console) -> None:
                     console.print()
                 console.print(Text(text, style=_STYLES[style]))
             case Paragraph(text, indent, style, verbatim):
-                content = Text(
-                    text, style=_STYLES[style], no_wrap=verbatim, overflow="ignore" if verbatim else "fold"
-                )
+                content = Text(text, style=_STYLES[style], no_wrap=verbatim, overflow="ignore" if verbatim else "fold")
                 console.print(Padding(content, (0, 0, 0, indent)), soft_wrap=verbatim)
             case Table(header, rows):
                 grid = RichTable(box=None, show_header=bool(header), padding=(0, 1), header_style="bold")

@@ -58,9 +58,7 @@ def _table(header: tuple[str, ...], rows: tuple[tuple[str, ...], ...], width: in
         return lines
     table = [header, *rows]
     widths = [max(len(row[column]) for row in table) for column in range(len(header))]
-    left = [
-        column == 0 or not any(row[column][:1].isdigit() for row in rows) for column in range(len(header))
-    ]
+    left = [column == 0 or not any(row[column][:1].isdigit() for row in rows) for column in range(len(header))]
     return [
         "  "
         + "  ".join(

@@ -50,7 +50,8 @@ def resolve_attention(
 ) -> tuple[Attention, tuple[Problem, ...]]:
     """Attention class, layout and padded heads for this launch.
 
-    With an unknown GPU the class is still given when every compute capability leads to the same one.
+    With an unknown GPU the class (or at least the layout) is still given when every compute capability leads
+    to the same one.
     """
     section = facts.section("attention")
     request = requested_backend(deployment)
@@ -59,7 +60,11 @@ def resolve_attention(
         return _unresolved(request, parallel), tuple(problems)
     name = _class_name(section, request.name, deployment)
     if name is None:
-        return _unresolved(request, parallel), tuple(problems)
+        # The GPU decides between classes; what they have in common is known all the same.
+        layouts = {section["classes"][item]["layout"] for item in _class_table(section, request.name).values()}
+        layout = layouts.pop() if len(layouts) == 1 else None
+        indexer = indexer_dtype(deployment, facts)
+        return Attention(request.name, None, None, layout, None, parallel.local_heads, indexer), tuple(problems)
     cls: Mapping[str, Any] = section["classes"][name]
     padded = _padded_heads(cls, parallel.local_heads)
     if padded is None and parallel.local_heads:
@@ -105,9 +110,7 @@ def _unresolved(request: BackendRequest, parallel: Parallelism) -> Attention:
     return Attention(request.name, None, None, None, None, parallel.local_heads)
 
 
-def _name_problems(
-    deployment: Deployment, section: Mapping[str, Any], request: BackendRequest
-) -> list[Problem]:
+def _name_problems(deployment: Deployment, section: Mapping[str, Any], request: BackendRequest) -> list[Problem]:
     """What is wrong with the backend's name, before any class is chosen."""
     found: list[Problem] = []
     flags = deployment.flags
@@ -163,11 +166,17 @@ def _name_problems(
 
 def _class_name(section: Mapping[str, Any], backend: str | None, deployment: Deployment) -> str | None:
     """The class chosen, or None when the GPU decides and is not known."""
-    table: Mapping[str, str] = section["named"].get(backend) or section["default"]
+    table = _class_table(section, backend)
     major = deployment.hardware.sm_major
     if major is not None:
         return table.get(str(major), table["default"])
     return table["default"] if len(table) == 1 else None
+
+
+def _class_table(section: Mapping[str, Any], backend: str | None) -> Mapping[str, str]:
+    """Class by major compute capability, with ``default`` for those not named."""
+    table: Mapping[str, str] = section["named"].get(backend) or section["default"]
+    return table
 
 
 def _padded_heads(cls: Mapping[str, Any], heads: int | None) -> int | None:

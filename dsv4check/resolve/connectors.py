@@ -81,9 +81,7 @@ def _names(section: Mapping[str, Any], connector: Connector) -> list[Problem]:
         if child.get("kv_role") is None:
             error = "Please specify kv_role when kv_connector is set"
             data = {"name": name}
-            problems.append(
-                Problem("connector-child-role", stage, _VALIDATION, error, data, connector.origin)
-            )
+            problems.append(Problem("connector-child-role", stage, _VALIDATION, error, data, connector.origin))
     return problems
 
 
@@ -204,9 +202,7 @@ def _hisparse(
     for failed, error in refusals:
         if failed:
             data = {"why": error}
-            return [
-                Problem("hisparse-refused", Stage.ENGINE_CONFIG, _VALIDATION, error, data, connector.origin)
-            ]
+            return [Problem("hisparse-refused", Stage.ENGINE_CONFIG, _VALIDATION, error, data, connector.origin)]
     size = pools[0].get("host_pool_gib")
     if len(pools) > 1:
         error = "Only one HiSparseConnector may be configured"
@@ -257,9 +253,7 @@ def _start_stage(
     v4 = deployment.model.family == "deepseek_v4"
     if nixl and alone and v4 and section["nixl_single_process"] and not disabled:
         error = "No common block size for 4"
-        problems.append(
-            Problem("nixl-single-process", Stage.KV_CACHE_INIT, "ValueError", error, {}, connector.origin)
-        )
+        problems.append(Problem("nixl-single-process", Stage.KV_CACHE_INIT, "ValueError", error, {}, connector.origin))
     return problems
 
 
@@ -293,9 +287,7 @@ def _full_context(
     per_token //= parallel.pipeline
     need = per_token * length
     data = {
-        "why": f"{connector.name}"
-        if why == "connector" and connector
-        else "--disable-hybrid-kv-cache-manager",
+        "why": f"{connector.name}" if why == "connector" and connector else "--disable-hybrid-kv-cache-manager",
         "length": length,
         "per_token_kib": round(per_token / 1024),
         "need_gib": round(need / 2**30, 1),

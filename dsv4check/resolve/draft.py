@@ -23,6 +23,9 @@ _NO_WEIGHTS = ("dummy",)
 
 _DSPARK_MODEL_LEVEL = "main_proj,main_norm,norm,hc_head_*,markov_head"
 _DSPARK_V41_MODEL_LEVEL = "main_proj,main_norm,norm,markov_head"
+_FP8_BLOCK = 128
+"""Rows of a block of the checkpoints' FP8 quantisation (``weight_block_size``)."""
+
 _DSPARK_STAGES = 3
 """DSpark stages when config.json does not say (``n_mtp_layers``)."""
 
@@ -47,7 +50,7 @@ def resolve_draft(
         problems.extend(budget_problems(deployment, section, parallel, config))
         problems.extend(adaptive_problems(deployment, section, parallel, config))
         problems.extend(_model_problems(deployment, section, config))
-        problems.extend(_weight_problems(deployment, section, config))
+        problems.extend(_weight_problems(deployment, section, parallel, config))
     draft = config.draft
     known = not config.refused
     return (
@@ -123,7 +126,7 @@ def _model_problems(deployment: Deployment, section: Mapping[str, Any], config: 
             _problem(
                 deployment,
                 "weights-dspark-on-other-draft",
-                Stage.MODEL_INIT,
+                Stage.WEIGHT_LOAD,
                 "ValueError",
                 "Model config must specify `dflash_config.mask_token_id`, `mask_token_id`, "
                 "`dspark_noise_token_id`, `pard_token`, or `ptd_token_id` for parallel drafting.",
@@ -157,18 +160,19 @@ def _model_problems(deployment: Deployment, section: Mapping[str, Any], config: 
     )
 
 
-def _weight_problems(deployment: Deployment, section: Mapping[str, Any], config: SpecConfig) -> tuple[Problem, ...]:
+def _weight_problems(
+    deployment: Deployment, section: Mapping[str, Any], parallel: Parallelism, config: SpecConfig
+) -> tuple[Problem, ...]:
     """What happens when the checkpoint's ``mtp.*`` tensors meet the draft model."""
     draft = config.draft
     if draft is None or draft.family is None or deployment.flags.get("load_format") in _NO_WEIGHTS:
         return ()
-    layers = draft.integer("num_hidden_layers")
-    first = layers if layers is not None else "N"
-    if config.method == "mtp":
-        return _mtp_weights(deployment, draft, first)
-    if config.method != "dspark":
+    if config.method not in ("mtp", "dspark"):
         return ()
-    problems: list[Problem] = []
+    problems = list(_shared_padding(deployment, section, parallel, draft))
+    if config.method == "mtp":
+        problems.extend(_mtp_weights(deployment, draft))
+        return tuple(problems)
     rules: Mapping[str, Any] = section.get("dspark") or {}
     quantized = deployment.model.raw.get("quantization_config") or deployment.model.get("quantization_config")
     if (
@@ -203,7 +207,32 @@ def _weight_problems(deployment: Deployment, section: Mapping[str, Any], config:
     return tuple(problems)
 
 
-def _mtp_weights(deployment: Deployment, draft: DraftModel, first: int | str) -> tuple[Problem, ...]:
+def _shared_padding(
+    deployment: Deployment, section: Mapping[str, Any], parallel: Parallelism, draft: DraftModel
+) -> tuple[Problem, ...]:
+    """0.24 to 0.26 pad the shared expert to whole FP8 blocks a rank, but only the target's loader does."""
+    width = draft.integer("moe_intermediate_size")
+    quantized = deployment.model.raw.get("quantization_config")
+    if (
+        section.get("draft_shared_padding") != "missing"
+        or width is None
+        or deployment.hardware.vendor not in (None, "nvidia")
+        or not isinstance(quantized, Mapping)
+        or quantized.get("weight_block_size") is None
+        # Sequence-parallel MoE keeps the shared expert whole.
+        or (parallel.expert_parallel and parallel.data > 1)
+    ):
+        return ()
+    width *= draft.integer("n_shared_experts") or 1
+    if width % (parallel.tensor * _FP8_BLOCK) == 0:
+        return ()
+    data = {"width": width, "tensor": parallel.tensor, "draft": draft.name}
+    return (_problem(deployment, "weights-draft-shared-padding", Stage.WEIGHT_LOAD, "", "", data),)
+
+
+def _mtp_weights(deployment: Deployment, draft: DraftModel) -> tuple[Problem, ...]:
+    layers = draft.integer("num_hidden_layers")
+    first = layers if layers is not None else "N"
     if draft.kind == "dspark":
         if deployment.hardware.vendor == "intel":
             return ()  # the XPU loader skips names it does not know

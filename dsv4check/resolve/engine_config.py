@@ -28,9 +28,7 @@ _BOUNDS = {
 }
 
 
-def check_engine_config(
-    deployment: Deployment, facts: ReleaseFacts, parallel: Parallelism
-) -> tuple[Problem, ...]:
+def check_engine_config(deployment: Deployment, facts: ReleaseFacts, parallel: Parallelism) -> tuple[Problem, ...]:
     """Every problem of this area, in the order in which vLLM meets them."""
     section = facts.section("engine_config")
     return (
@@ -108,19 +106,13 @@ def _model(deployment: Deployment, section: Mapping[str, Any]) -> list[Problem]:
             "torch.float32 is not supported for quantization method deepseek_v4_fp8. "
             "Supported dtypes: [torch.bfloat16, torch.float16]"
         )
-        problems.append(
-            config_problem("dtype-unsupported", error, {"dtype": dtype}, where(deployment, "dtype"))
-        )
+        problems.append(config_problem("dtype-unsupported", error, {"dtype": dtype}, where(deployment, "dtype")))
     elif dtype in ("half", "float16"):
-        problems.append(
-            Problem("dtype-float16", Stage.WARMUP, "", "", {"dtype": dtype}, where(deployment, "dtype"))
-        )
+        problems.append(Problem("dtype-float16", Stage.WARMUP, "", "", {"dtype": dtype}, where(deployment, "dtype")))
     return problems
 
 
-def _too_long(
-    deployment: Deployment, asked: int, derived: float, limit: Any, origin: Origin | None
-) -> Problem:
+def _too_long(deployment: Deployment, asked: int, derived: float, limit: Any, origin: Origin | None) -> Problem:
     data = {"asked": asked, "limit": int(derived)}
     if deployment.env.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "0").strip().lower() in ("1", "true"):
         return Problem("max-model-len-forced", Stage.ACCURACY, "", "", data, origin)
@@ -170,9 +162,7 @@ def _lora(deployment: Deployment, section: Mapping[str, Any]) -> list[Problem]:
 def _lora_budget(deployment: Deployment, origin: Origin | None) -> list[Problem]:
     """LoRA with a draft: every sequence needs its verification tokens in one batch."""
     flags = deployment.flags
-    drafted = flags.section("speculative_config").get(
-        "num_speculative_tokens", flags.values.get("spec_tokens")
-    )
+    drafted = flags.section("speculative_config").get("num_speculative_tokens", flags.values.get("spec_tokens"))
     tokens, seqs = integer(deployment, "max_num_batched_tokens"), integer(deployment, "max_num_seqs")
     if not isinstance(drafted, int) or tokens is None or seqs is None or tokens >= seqs * (drafted + 1):
         return []
@@ -269,8 +259,7 @@ def _sampling(deployment: Deployment, section: Mapping[str, Any], parallel: Para
     metrics = flags.values.get("per_request_spec_decode_metrics", "none")
     if section["spec_metrics_need_spec"] and metrics not in (None, "none") and not speculative:
         error = (
-            "--per-request-spec-decode-metrics requires speculative decoding to be enabled "
-            "(via --speculative-config)."
+            "--per-request-spec-decode-metrics requires speculative decoding to be enabled (via --speculative-config)."
         )
         origin = where(deployment, "per_request_spec_decode_metrics")
         problems.append(config_problem("spec-metrics-without-draft", error, {}, origin))

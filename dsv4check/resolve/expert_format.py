@@ -131,6 +131,4 @@ def _modelopt_nvfp4(quant: Mapping[str, Any]) -> bool:
     if not isinstance(layers, Mapping):
         return False
     experts = [item for name, item in layers.items() if str(name).endswith(".experts")]
-    return bool(experts) and all(
-        isinstance(item, Mapping) and item.get("quant_algo") == "NVFP4" for item in experts
-    )
+    return bool(experts) and all(isinstance(item, Mapping) and item.get("quant_algo") == "NVFP4" for item in experts)

@@ -14,9 +14,7 @@ from dsv4check.resolution import Parallelism
 from dsv4check.resolve.flag_values import config_problem, where
 
 
-def expert_problems(
-    deployment: Deployment, section: Mapping[str, Any], parallel: Parallelism
-) -> list[Problem]:
+def expert_problems(deployment: Deployment, section: Mapping[str, Any], parallel: Parallelism) -> list[Problem]:
     """All problems of this area, in ParallelConfig's order."""
     return [
         *_elastic(deployment, section, parallel),
@@ -41,9 +39,7 @@ def _eplb(deployment: Deployment, section: Mapping[str, Any], parallel: Parallel
         )
         return [config_problem("eplb-redundant-without-eplb", error, {"redundant": redundant}, origin)]
     if not parallel.expert_parallel:
-        return [
-            config_problem("eplb-needs-ep", "enable_expert_parallel must be True to use EPLB.", {}, origin)
-        ]
+        return [config_problem("eplb-needs-ep", "enable_expert_parallel must be True to use EPLB.", {}, origin)]
     if parallel.expert_parallel_size <= 1:
         return [config_problem("eplb-single-rank", _eplb_size_error(section, parallel), {}, origin)]
     uneven = _uneven_experts(deployment, section, parallel, redundant, origin)
@@ -115,10 +111,7 @@ def _elastic(deployment: Deployment, section: Mapping[str, Any], parallel: Paral
         error = "Elastic EP is only supported with enable_eplb=True."
         return [config_problem("elastic-ep-refused", error, {}, origin)]
     if parallel.pipeline > 1:
-        error = (
-            "Elastic EP is not supported with pipeline parallelism "
-            f"(pipeline_parallel_size={parallel.pipeline})."
-        )
+        error = f"Elastic EP is not supported with pipeline parallelism (pipeline_parallel_size={parallel.pipeline})."
         return [config_problem("elastic-ep-refused", error, {}, origin)]
     return []
 
@@ -161,10 +154,7 @@ def _dbo_error(wording: str, backend: str, allowed: list[str]) -> str:
         )
     names = ", ".join(allowed[:-1]) + ("," if len(allowed) > 2 else "") + f" and {allowed[-1]}"
     plural = "s" if wording == "three" else ""
-    return (
-        f"Microbatching currently only supports the {names} all2all backend{plural}. "
-        f"{backend} is not supported."
-    )
+    return f"Microbatching currently only supports the {names} all2all backend{plural}. {backend} is not supported."
 
 
 def _all2all(deployment: Deployment, section: Mapping[str, Any]) -> list[Problem]:
@@ -178,8 +168,7 @@ def _all2all(deployment: Deployment, section: Mapping[str, Any]) -> list[Problem
                 "all2all-removed",
                 Stage.ENGINE_CONFIG,
                 "",
-                f"The '{backend}' all2all backend has been removed. "
-                "Falling back to 'allgather_reducescatter'.",
+                f"The '{backend}' all2all backend has been removed. Falling back to 'allgather_reducescatter'.",
                 {"backend": backend},
                 origin,
             )

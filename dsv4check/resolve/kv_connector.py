@@ -66,9 +66,7 @@ def children(connector: Connector) -> list[tuple[str, Mapping[str, Any]]]:
     return [(str(child.get("kv_connector")), child) for child in listed if isinstance(child, Mapping)]
 
 
-def hybrid_manager(
-    deployment: Deployment, section: Mapping[str, Any], connector: Connector | None
-) -> tuple[bool, str]:
+def hybrid_manager(deployment: Deployment, section: Mapping[str, Any], connector: Connector | None) -> tuple[bool, str]:
     """Whether the hybrid manager is off, and who switched it off."""
     asked = deployment.flags.values.get("disable_hybrid_kv_cache_manager")
     if isinstance(asked, bool):
@@ -91,9 +89,7 @@ def supports_hybrid(section: Mapping[str, Any], connector: Connector) -> bool | 
         listed = children(connector)
         if not listed:
             return False
-        answers = [
-            None if child.get("kv_connector_module_path") else _known(section, name) for name, child in listed
-        ]
+        answers = [None if child.get("kv_connector_module_path") else _known(section, name) for name, child in listed]
         if False in answers:
             return False
         return None if None in answers else True

@@ -35,9 +35,7 @@ class _Launch:
     executor: str | None
 
 
-def launch_problems(
-    deployment: Deployment, section: Mapping[str, Any], parallel: Parallelism
-) -> list[Problem]:
+def launch_problems(deployment: Deployment, section: Mapping[str, Any], parallel: Parallelism) -> list[Problem]:
     """Problems of the launch's geometry. The first one that stops vLLM hides the later ones, as in vLLM."""
     launch = _read(deployment)
     refusal = _front_end(deployment, launch, section) or _nodes(deployment, launch, section, parallel)
@@ -92,8 +90,7 @@ def _front_end(deployment: Deployment, launch: _Launch, section: Mapping[str, An
     count = deployment.flags.values.get("api_server_count")
     if launch.headless and isinstance(count, int) and count > 0:
         error = (
-            f"--api-server-count={count} cannot be used with --headless "
-            "(no API servers are started in headless mode)."
+            f"--api-server-count={count} cannot be used with --headless (no API servers are started in headless mode)."
         )
         return _problem(deployment, "headless-conflict", "ValueError", error, {}, "headless")
     external = launch.external or launch.rank is not None
@@ -129,9 +126,7 @@ def _nodes(
             if reworded
             else "nnodes > 1 is only supported with data_parallel_backend=mp"
         )
-        return _problem(
-            deployment, "nnodes-needs-mp", exception, error, {}, "data_parallel_backend", "nnodes"
-        )
+        return _problem(deployment, "nnodes-needs-mp", exception, error, {}, "data_parallel_backend", "nnodes")
     world = parallel.total if section["nnodes_counts_pcp"] else parallel.total // parallel.prefill_context
     data = {"nnodes": nnodes, "world": world, "node_rank": launch.node_rank, "last": nnodes - 1}
     if world % nnodes:
@@ -143,16 +138,13 @@ def _nodes(
         return _problem(deployment, "nnodes-not-divisible", exception, error, data, "nnodes")
     if not 0 <= launch.node_rank < nnodes:
         error = (
-            f"{_INVALID}`--node-rank` must be between 0 and {nnodes - 1}; "
-            f"got `--node-rank {launch.node_rank}`."
+            f"{_INVALID}`--node-rank` must be between 0 and {nnodes - 1}; got `--node-rank {launch.node_rank}`."
             if reworded
             else f"node_rank={launch.node_rank} must be less than nnodes={nnodes}."
         )
         return _problem(deployment, "node-rank-out-of-range", exception, error, data, "node_rank")
     if launch.executor not in (None, "mp", "uni", "external_launcher"):
-        error = (
-            "nnodes > 1 can only be set when distributed executor backend is mp, uni or external_launcher."
-        )
+        error = "nnodes > 1 can only be set when distributed executor backend is mp, uni or external_launcher."
         dest = "distributed_executor_backend"
         return _problem(deployment, "nnodes-needs-mp", "ValidationError", error, data, dest, "nnodes")
     return None
@@ -177,8 +169,7 @@ def _balancer(
             error = (
                 f"{_INVALID}`--data-parallel-external-lb` requires a data-parallel rank."
                 if reworded
-                else "data_parallel_rank or node_rank must be specified if "
-                "data_parallel_external_lb is enable."
+                else "data_parallel_rank or node_rank must be specified if data_parallel_external_lb is enable."
             )
             return _problem(deployment, "external-lb-rank", exception, error, {}, "data_parallel_external_lb")
     if launch.external or launch.rank is not None:
@@ -190,9 +181,7 @@ def _balancer(
                 else "data_parallel_size_local must be 1 or None when data_parallel_rank is set"
             )
             data = {"local": launch.local}
-            return _problem(
-                deployment, "external-lb-local-size", exception, error, data, "data_parallel_size_local"
-            )
+            return _problem(deployment, "external-lb-local-size", exception, error, data, "data_parallel_size_local")
         if parallel.data <= 1:
             error = "data_parallel_external_lb can only be set when data_parallel_size > 1"
             dests = ("data_parallel_external_lb", "data_parallel_rank")
@@ -211,9 +200,7 @@ def _balancer(
             "Fault tolerance requires external load balancer mode (--data-parallel-external-lb or "
             "--data-parallel-rank). Internal LB mode is not supported."
         )
-        return _problem(
-            deployment, "fault-tolerance-internal-lb", "ValueError", error, {}, "enable_fault_tolerance"
-        )
+        return _problem(deployment, "fault-tolerance-internal-lb", "ValueError", error, {}, "enable_fault_tolerance")
     return None
 
 
@@ -246,9 +233,7 @@ def _sizes(
     if launch.local is not None and launch.local > parallel.data:
         error = f"data_parallel_size_local ({launch.local}) must be <= data_parallel_size ({parallel.data})"
         data = {"local": launch.local, "dp": parallel.data}
-        return _problem(
-            deployment, "dp-local-above-dp", "ValidationError", error, data, "data_parallel_size_local"
-        )
+        return _problem(deployment, "dp-local-above-dp", "ValidationError", error, data, "data_parallel_size_local")
     if parallel.data > 1 and launch.executor != "external_launcher" and not 0 <= rank < parallel.data:
         error = f"data_parallel_rank ({rank}) must be in the range [0, {parallel.data})"
         data = {"rank": rank, "dp": parallel.data, "last": parallel.data - 1}
@@ -257,9 +242,7 @@ def _sizes(
     return None
 
 
-def _devices(
-    deployment: Deployment, launch: _Launch, parallel: Parallelism, local: int | None
-) -> Problem | None:
+def _devices(deployment: Deployment, launch: _Launch, parallel: Parallelism, local: int | None) -> Problem | None:
     """Ranks of this node against the GPUs vLLM can see there."""
     gpus = deployment.hardware.gpus_per_node
     if gpus is None or deployment.hardware.vendor not in ("nvidia", None):

@@ -41,9 +41,7 @@ def mega_problems(
         "ranks": parallel.expert_parallel_size,
     }
 
-    def problem(
-        code: str, exception: str, error: str, stage: Stage = Stage.MODEL_INIT, **more: Any
-    ) -> Problem:
+    def problem(code: str, exception: str, error: str, stage: Stage = Stage.MODEL_INIT, **more: Any) -> Problem:
         return Problem(code, stage, exception, error, {**data, **more}, origin)
 
     found: list[Problem] = []
@@ -70,10 +68,7 @@ def mega_problems(
         ranks = parallel.expert_parallel_size
         error = ""
         if mega["experts_text"]:
-            error = (
-                f"n_physical_experts={routed} must be divisible by ep_size={ranks}. "
-                "Adjust num_redundant_experts."
-            )
+            error = f"n_physical_experts={routed} must be divisible by ep_size={ranks}. Adjust num_redundant_experts."
         found.append(problem("mega-moe-experts-uneven", "AssertionError", error, experts=routed))
     if experts.stored == "nvfp4":
         found += _nvfp4_experts(problem, name)

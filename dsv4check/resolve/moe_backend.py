@@ -133,6 +133,9 @@ def _select(
         return None, ()
     if deployment.env.get(_BATCH_INVARIANT, "0") not in ("", "0"):
         return None, ()
+    limit = deployment.model.get("swiglu_limit")
+    if experts.name == "nvfp4" and limit is None:
+        return None, ()  # recorded with the clamp that every published checkpoint sets
     outcome = _outcome(deployment, table, request.name, parallel)
     if outcome is None:
         return None, ()
@@ -142,7 +145,7 @@ def _select(
         "gpu": deployment.hardware.name or "this GPU",
         "sm": deployment.hardware.sm,
         "parallel": _parallel_words(deployment, parallel),
-        "working": ", ".join(_working(deployment, table, parallel)) or "none",
+        "working": _working_words(deployment, table, parallel),
     }
     if outcome == "unmapped":
         error = (
@@ -164,10 +167,7 @@ def _select(
         data |= {"kernel": kernel, "reason": reason, "why": why}
         return None, (_problem("moe-backend-refused", "ValueError", error, data, request.origin),)
     fixed = table["errors"][reason]
-    limit = deployment.model.get("swiglu_limit")
     error = fixed["text"].replace("{swiglu_limit}", str(limit)).replace("{requested}", request.name)
-    if reason == "clamp" and limit is None:
-        return None, ()
     code = {"none": "moe-no-backend", "clamp": "moe-backend-no-clamp"}.get(reason, "moe-backend-refused")
     data |= {"kernel": request.name, "reason": reason, "why": error}
     return None, (_problem(code, fixed["type"], error, data, request.origin),)
@@ -229,10 +229,13 @@ def _at(entry: str, capability: tuple[int, int] | None) -> str | None:
     return found
 
 
-def _working(deployment: Deployment, table: Mapping[str, Any], parallel: Parallelism) -> list[str]:
-    """Names that this release resolves for this format, GPU and parallel set-up."""
+def _working_words(deployment: Deployment, table: Mapping[str, Any], parallel: Parallelism) -> str:
+    """Names that this release resolves for this format, GPU and parallel set-up, as the messages list them."""
+    if deployment.hardware.capability is None:
+        return "(depends on the GPU)"
     found = {name: _outcome(deployment, table, name, parallel) for name in table["tp"] if name != "auto"}
-    return [name for name, outcome in found.items() if outcome is not None and "!" not in outcome]
+    working = [name for name, outcome in found.items() if outcome is not None and "!" not in outcome]
+    return ", ".join(working) or "none"
 
 
 def _package_problems(

@@ -86,8 +86,7 @@ def _model(deployment: Deployment, section: Mapping[str, Any], parallel: Paralle
                 "heads-not-divisible",
                 Stage.ENGINE_CONFIG,
                 _VALIDATION,
-                f"Total number of attention heads ({heads}) must be divisible by "
-                f"tensor parallel size ({tensor}).",
+                f"Total number of attention heads ({heads}) must be divisible by tensor parallel size ({tensor}).",
                 {
                     "heads": heads,
                     "tp": tensor,
@@ -210,9 +209,7 @@ def _context(deployment: Deployment, section: Mapping[str, Any], parallel: Paral
             )
         )
     elif pcp > 1 and not refused:
-        problems.append(
-            Problem("pcp-unsupported", Stage.KV_CACHE_INIT, "", "", {"pcp": pcp, "tp": tensor}, pcp_origin)
-        )
+        problems.append(Problem("pcp-unsupported", Stage.KV_CACHE_INIT, "", "", {"pcp": pcp, "tp": tensor}, pcp_origin))
     return problems
 
 

@@ -66,7 +66,8 @@ def resolve(deployment: Deployment, facts: ReleaseFacts) -> Resolution:
 
     values: dict[str, Any] = dict(connector_facts)
     values |= kernel_facts(deployment, facts, attention, draft)
-    values |= _cache_facts(facts, kv_cache)
+    values |= _cache_facts(kv_cache)
+    values["bf16_backend"] = _bf16_backend(deployment, facts)
     return Resolution(
         release=facts.version,
         kv_cache=kv_cache,
@@ -103,13 +104,13 @@ def _kv_cache(
     return cache, dtype.problems
 
 
-def _cache_facts(facts: ReleaseFacts, cache: KvCache | None) -> dict[str, Any]:
+def _cache_facts(cache: KvCache | None) -> dict[str, Any]:
     """Values that the KV-cache rules quote.
 
     ``c128_view_bytes``: what a view over 1,000 blocks of the C128 cache would need if its blocks were counted
     with the block size instead of the storage block size (vllm#38831 without vllm#43988).
     """
-    values: dict[str, Any] = {"plain_rows": "plain" in facts.section("kv_cache")}
+    values: dict[str, Any] = {}
     layer = next((item for item in cache.layers if item.kind == "main_c128"), None) if cache else None
     if layer is not None and layer.states_per_block > 0:
         factor = layer.block_size // layer.states_per_block
@@ -122,6 +123,19 @@ def _cache_facts(facts: ReleaseFacts, cache: KvCache | None) -> dict[str, Any]:
             "c128_allocated_bytes": blocks * layer.padded_page_bytes,
         }
     return values
+
+
+def _bf16_backend(deployment: Deployment, facts: ReleaseFacts) -> str:
+    """Whether a backend that stores bfloat16 rows exists here: ``yes``, ``no``, or ``depends`` on the unknown GPU.
+
+    The plain-row class exists from 0.23 and has kernels for SM10x only.
+    """
+    major = deployment.hardware.sm_major
+    if "plain" not in facts.section("kv_cache"):
+        return "no"
+    if major is None:
+        return "depends"
+    return "yes" if major == 10 else "no"
 
 
 def _gpu_missing(attention: Attention, cache: KvCache) -> NotEvaluated:

@@ -43,9 +43,7 @@ def derived_length(deployment: Deployment, section: Mapping[str, Any]) -> float 
     return float(positions) if rules["float"] else positions
 
 
-def _default_batched_tokens(
-    deployment: Deployment, section: Mapping[str, Any], parallel: Parallelism
-) -> int | None:
+def _default_batched_tokens(deployment: Deployment, section: Mapping[str, Any], parallel: Parallelism) -> int | None:
     """``EngineArgs.get_batch_defaults`` for ``vllm serve``; None when the GPU's memory is not known."""
     hardware = deployment.hardware
     throughput = deployment.flags.get("performance_mode") == "throughput"
@@ -55,9 +53,7 @@ def _default_batched_tokens(
     if hardware.memory_mib is None or hardware.vendor != "nvidia":
         return None
     rules = section["batch"]
-    small = "a100" in (hardware.name or "").lower() or (
-        rules["gb10_small"] and hardware.capability == (12, 1)
-    )
+    small = "a100" in (hardware.name or "").lower() or (rules["gb10_small"] and hardware.capability == (12, 1))
     tokens = 2048
     if rules["big_gib"] is not None and hardware.memory_mib >= rules["big_gib"] * _GIB:
         tokens = 16384
@@ -66,9 +62,7 @@ def _default_batched_tokens(
     return tokens * 2 if throughput else tokens
 
 
-def scheduler_problems(
-    deployment: Deployment, section: Mapping[str, Any], parallel: Parallelism
-) -> list[Problem]:
+def scheduler_problems(deployment: Deployment, section: Mapping[str, Any], parallel: Parallelism) -> list[Problem]:
     """SchedulerConfig.verify_max_model_len and the partial-prefill switches."""
     flags = deployment.flags
     problems: list[Problem] = []
@@ -98,18 +92,14 @@ def scheduler_problems(
     if active is not None and seqs is not None and active > seqs:
         error = f"max_num_active_seqs ({active}) cannot be greater than max_num_seqs ({seqs})."
         data = {"active": active, "seqs": seqs}
-        problems.append(
-            config_problem("active-seqs-above-seqs", error, data, where(deployment, "max_num_active_seqs"))
-        )
+        problems.append(config_problem("active-seqs-above-seqs", error, data, where(deployment, "max_num_active_seqs")))
     problems += _prefill(deployment, section, length)
     return problems
 
 
 def _prefill(deployment: Deployment, section: Mapping[str, Any], length: int | None) -> list[Problem]:
     """Partial prefills (flags of 0.20-0.26, refused for every model) and the long-prefill threshold."""
-    partial = [
-        integer(deployment, name) for name in ("max_num_partial_prefills", "max_long_partial_prefills")
-    ]
+    partial = [integer(deployment, name) for name in ("max_num_partial_prefills", "max_long_partial_prefills")]
     if section["partial_prefills"] and any(value not in (None, 1) for value in partial):
         error = (
             "Concurrent Partial Prefill is not supported. "
@@ -122,8 +112,4 @@ def _prefill(deployment: Deployment, section: Mapping[str, Any], length: int | N
         return []
     error = f"long_prefill_token_threshold ({threshold}) cannot be greater than the max_model_len ({length})."
     data = {"threshold": threshold, "length": length}
-    return [
-        config_problem(
-            "long-prefill-above-length", error, data, where(deployment, "long_prefill_token_threshold")
-        )
-    ]
+    return [config_problem("long-prefill-above-length", error, data, where(deployment, "long_prefill_token_threshold"))]

@@ -294,7 +294,7 @@ class _Builder:
     def _verify(self) -> None:
         values, config, draft = self.values, self.config, self.config.draft
         checks.check_tensor_parallel_key(values)
-        if config.tokens is None and (draft is None or draft.text is not None):
+        if config.tokens is None and (draft is None or (draft.text is not None and not draft.hidden)):
             error = (
                 "num_speculative_tokens must be provided with speculative model unless the draft model "
                 "config contains an n_predict parameter."

@@ -82,9 +82,7 @@ def test_stated_count_wins_over_the_name() -> None:
     assert resolve_gpu("8xH200", gpus=4, nodes=2).total_gpus == 8
 
 
-@pytest.mark.parametrize(
-    ("text", "closest"), [("H2000", "H200"), ("RTX-PRO-600", "RTX-PRO-6000"), ("GB2000", "GB200")]
-)
+@pytest.mark.parametrize(("text", "closest"), [("H2000", "H200"), ("RTX-PRO-600", "RTX-PRO-6000"), ("GB2000", "GB200")])
 def test_unknown_names_suggest_the_closest(text: str, closest: str) -> None:
     with pytest.raises(InputError, match="unknown GPU") as caught:
         resolve_gpu(text)
@@ -147,10 +145,7 @@ def test_visible_devices_of_amd() -> None:
     hardware = Hardware(vendor="amd", gpus_per_node=8)
     assert apply_visible_devices(hardware, {"HIP_VISIBLE_DEVICES": "0,1,2,3"}).gpus_per_node == 4
     assert (
-        apply_visible_devices(
-            hardware, {"HIP_VISIBLE_DEVICES": "", "CUDA_VISIBLE_DEVICES": "0,1"}
-        ).gpus_per_node
-        == 2
+        apply_visible_devices(hardware, {"HIP_VISIBLE_DEVICES": "", "CUDA_VISIBLE_DEVICES": "0,1"}).gpus_per_node == 2
     )
 
 
@@ -211,7 +206,5 @@ def test_any_text_gives_hardware_or_an_input_error(text: str) -> None:
 
 @given(st.text(max_size=30), st.one_of(st.none(), st.integers(1, 16)))
 def test_any_visibility_list_is_counted(value: str, stated: int | None) -> None:
-    hardware = apply_visible_devices(
-        Hardware(vendor="nvidia", gpus_per_node=stated), {"CUDA_VISIBLE_DEVICES": value}
-    )
+    hardware = apply_visible_devices(Hardware(vendor="nvidia", gpus_per_node=stated), {"CUDA_VISIBLE_DEVICES": value})
     assert hardware.gpus_per_node is None or hardware.gpus_per_node >= 0

@@ -38,9 +38,7 @@ def _no_cache_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def load(
-    name: str | None = FLASH, release: str = "0.28.0", flags: dict[str, Any] | None = None, **rest: Any
-) -> Model:
+def load(name: str | None = FLASH, release: str = "0.28.0", flags: dict[str, Any] | None = None, **rest: Any) -> Model:
     rest.setdefault("env", {"HF_HUB_CACHE": "/nonexistent"})
     return load_model(name, flags=ServeFlags(name, flags or {}), release=release, **rest)
 
@@ -67,9 +65,7 @@ def write_cache(root: Path, repo: str, commit: str = "abc123", ref: str = "main"
 
 
 @pytest.mark.parametrize("release", known_releases())
-@pytest.mark.parametrize(
-    "model_id", [entry.id for entry in published_models().values() if entry.trust != "assumed"]
-)
+@pytest.mark.parametrize("model_id", [entry.id for entry in published_models().values() if entry.trust != "assumed"])
 def test_published_checkpoints_are_read_by_every_release(model_id: str, release: str) -> None:
     model = load(model_id, release)
     assert model.known_id == model_id
@@ -85,9 +81,7 @@ def test_published_checkpoints_are_read_by_every_release(model_id: str, release:
     assert set(codes(model)) == expected
 
 
-@pytest.mark.parametrize(
-    "name", ["DEEPSEEK-AI/deepseek-v4-flash", "deepseek-v4-flash", "/models/DeepSeek-V4-Flash/"]
-)
+@pytest.mark.parametrize("name", ["DEEPSEEK-AI/deepseek-v4-flash", "deepseek-v4-flash", "/models/DeepSeek-V4-Flash/"])
 def test_names_of_published_checkpoints(name: str) -> None:
     model = load(name)
     assert model.known_id == FLASH
@@ -131,13 +125,8 @@ def test_draft_kind_from_the_index(tmp_path: Path, names: list[str], kind: str) 
 
 def test_draft_kind_from_the_config_without_an_index(tmp_path: Path) -> None:
     assert load(str(write_checkpoint(tmp_path / "a"))).draft_kind is None
-    assert (
-        load(str(write_checkpoint(tmp_path / "b", {**CONFIG, "dspark_block_size": 5}))).draft_kind == "dspark"
-    )
-    assert (
-        load(str(write_checkpoint(tmp_path / "c", {**CONFIG, "num_nextn_predict_layers": 0}))).draft_kind
-        == "none"
-    )
+    assert load(str(write_checkpoint(tmp_path / "b", {**CONFIG, "dspark_block_size": 5}))).draft_kind == "dspark"
+    assert load(str(write_checkpoint(tmp_path / "c", {**CONFIG, "num_nextn_predict_layers": 0}))).draft_kind == "none"
     assert load(config_overrides={"num_nextn_predict_layers": 0}).draft_kind == "none"
 
 
@@ -246,9 +235,7 @@ def test_overrides_merge_and_null_deletes() -> None:
 
 
 def test_hf_overrides_replace_whole_sections() -> None:
-    model = load(
-        flags={"hf_overrides": {"quantization_config": {"quant_method": "fp8"}, "num_hidden_layers": 4}}
-    )
+    model = load(flags={"hf_overrides": {"quantization_config": {"quant_method": "fp8"}, "num_hidden_layers": 4}})
     assert model.get("quantization_config") == {"quant_method": "fp8"}
     assert model.compress_ratios == (0, 0, 4, 128)
 
@@ -346,9 +333,7 @@ def test_dummy_weights_hide_what_only_loading_shows() -> None:
 
 
 def test_an_unknown_release_takes_the_nearest_facts() -> None:
-    assert codes(load("deepseek-ai/DeepSeek-V4.1-Flash", "0.29.7")) == {
-        "config-model-too-new": Stage.ENGINE_CONFIG
-    }
+    assert codes(load("deepseek-ai/DeepSeek-V4.1-Flash", "0.29.7")) == {"config-model-too-new": Stage.ENGINE_CONFIG}
     assert codes(load(release="99.0")) == {}
 
 
@@ -398,9 +383,7 @@ _VALUES = st.recursive(
 )
 _SECTIONS = st.fixed_dictionaries(
     {},
-    optional=dict.fromkeys(
-        ("quant_method", "scale_fmt", "activation_scheme", "weight_block_size", "type"), _VALUES
-    ),
+    optional=dict.fromkeys(("quant_method", "scale_fmt", "activation_scheme", "weight_block_size", "type"), _VALUES),
 )
 _OVERRIDES = st.dictionaries(st.sampled_from(sorted(CONFIG)), _VALUES | _SECTIONS, max_size=4)
 

@@ -116,9 +116,7 @@ def test_files_saved_by_transformers(transformers_class: bool) -> None:
     reading = read_config(SAVED, "f", transformers_class=transformers_class)
     assert reading.generation == "transformers"
     assert reading.compress_ratios == read_config(FLASH, "f", transformers_class=False).compress_ratios
-    assert ("num_hash_layers" in reading.text) is transformers_class, (
-        "older classes have no such attribute then"
-    )
+    assert ("num_hash_layers" in reading.text) is transformers_class, "older classes have no such attribute then"
 
 
 def test_nested_generation_is_flattened_as_vllm_does() -> None:
@@ -133,9 +131,7 @@ def test_nested_generation_is_flattened_as_vllm_does() -> None:
 
 def test_layer_override_shortens_the_ratios() -> None:
     for config, by_transformers in ((FLASH, False), (FLASH, True), (V41, False)):
-        reading = read_config(
-            config, "f", transformers_class=by_transformers, flat_overrides={"num_hidden_layers": 4}
-        )
+        reading = read_config(config, "f", transformers_class=by_transformers, flat_overrides={"num_hidden_layers": 4})
         assert len(reading.compress_ratios) == 4
         assert reading.raw["num_hidden_layers"] == 4
 
@@ -168,9 +164,7 @@ _JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
     max_leaves=10,
 )
-_KEYS = st.sampled_from(
-    [*FLASH, "text_config", "layer_types", "mlp_layer_types", "compress_rates", "rope_parameters"]
-)
+_KEYS = st.sampled_from([*FLASH, "text_config", "layer_types", "mlp_layer_types", "compress_rates", "rope_parameters"])
 
 
 @given(st.binary(max_size=200))
@@ -183,9 +177,7 @@ def test_any_bytes_are_parsed_or_refused(data: bytes) -> None:
 
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.dictionaries(_KEYS, _JSON, max_size=5), st.dictionaries(_KEYS, _JSON, max_size=2), st.booleans())
-def test_any_json_values_are_read_or_refused(
-    changes: dict[str, Any], overrides: dict[str, Any], new: bool
-) -> None:
+def test_any_json_values_are_read_or_refused(changes: dict[str, Any], overrides: dict[str, Any], new: bool) -> None:
     for base in (FLASH, SAVED, V41):
         try:
             reading = read_config({**base, **changes}, "f", transformers_class=new, flat_overrides=overrides)

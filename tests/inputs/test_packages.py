@@ -32,9 +32,7 @@ def test_forms_of_a_stated_package(text: str, expected: tuple[str, str]) -> None
     assert parse_packages([text]) == dict([expected])
 
 
-@pytest.mark.parametrize(
-    "text", ["torch", "=1.0", "torch=", "torch>=2", "torch=abc", "a b=1", "", "torch=1;rm"]
-)
+@pytest.mark.parametrize("text", ["torch", "=1.0", "torch=", "torch>=2", "torch=abc", "a b=1", "", "torch=1;rm"])
 def test_junk_is_refused_with_the_text_and_an_example(text: str) -> None:
     with pytest.raises(InputError) as caught:
         parse_packages([text])
@@ -68,9 +66,7 @@ def test_pins_of_a_release() -> None:
 
 
 def test_a_stated_version_wins_and_keeps_the_pin_for_comparison() -> None:
-    packages = effective_packages(
-        {"flashinfer_python": "0.6.13", "vllm-ascend": "0.28.0"}, load_facts("0.26.0")
-    )
+    packages = effective_packages({"flashinfer_python": "0.6.13", "vllm-ascend": "0.28.0"}, load_facts("0.26.0"))
     assert packages["flashinfer-python"].version == "0.6.13"
     assert packages["flashinfer-python"].spec == "==0.6.14"
     assert off_pin(packages["flashinfer-python"]) is True
@@ -81,9 +77,7 @@ def test_local_labels_and_ranges_satisfy_the_pin() -> None:
     packages = effective_packages({"torch": "2.11.0+cu129", "transformers": "5.8.0"}, load_facts("0.24.0"))
     assert off_pin(packages["torch"]) is False
     assert off_pin(packages["transformers"]) is False
-    assert (
-        off_pin(effective_packages({"transformers": "5.21.0"}, load_facts("0.33.0"))["transformers"]) is True
-    )
+    assert off_pin(effective_packages({"transformers": "5.21.0"}, load_facts("0.33.0"))["transformers"]) is True
 
 
 @given(st.text(max_size=60))

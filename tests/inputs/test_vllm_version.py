@@ -42,9 +42,7 @@ def test_no_note_when_nothing_was_chosen(text: str) -> None:
     assert resolve_vllm(text, lambda: None).note == ""
 
 
-@pytest.mark.parametrize(
-    "text", ["0.24", "0.24.9", "0.24.0.post1", "0.24.0rc1", "99.1.0", "latest", "nightly"]
-)
+@pytest.mark.parametrize("text", ["0.24", "0.24.9", "0.24.0.post1", "0.24.0rc1", "99.1.0", "latest", "nightly"])
 def test_a_choice_is_said(text: str) -> None:
     assert resolve_vllm(text, lambda: None).note
 
@@ -91,9 +89,7 @@ def test_newest_without_anything(installed: str | None) -> None:
     assert "no vLLM version was given" in build.note
 
 
-@pytest.mark.parametrize(
-    "text", ["foo", "1", "vllm/vllm-openai:deepseekv4-cu130", "0.24.0; rm", "v", "0.24.0 0.25.0"]
-)
+@pytest.mark.parametrize("text", ["foo", "1", "vllm/vllm-openai:deepseekv4-cu130", "0.24.0; rm", "v", "0.24.0 0.25.0"])
 def test_junk(text: str) -> None:
     with pytest.raises(InputError, match="expected"):
         resolve_vllm(text, lambda: None)

@@ -46,7 +46,9 @@ def test_resolution_of_a_packed_cache() -> None:
     cache = report["resolution"]["kv_cache"]
     assert (cache["requested_dtype"], cache["resolved_dtype"], cache["torch_dtype"]) == ("auto", "fp8_ds_mla", "uint8")
     assert (cache["layout"], cache["block_size"], cache["bytes_per_state"]) == ("fp8_ds_mla", 256, 584)
-    pages = {layer["kind"]: (layer["count"], layer["page_bytes"], layer["padded_page_bytes"]) for layer in cache["layers"]}
+    pages = {
+        layer["kind"]: (layer["count"], layer["page_bytes"], layer["padded_page_bytes"]) for layer in cache["layers"]
+    }
     # Flash: 43 layers, 2 of them without compression at the front, then C4 and C128 in turn.
     assert pages == {
         "main_c4": (21, 37376, 37440),

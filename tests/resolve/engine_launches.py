@@ -60,9 +60,7 @@ def deployment(
     config: Mapping[str, Any] = FLASH,
 ) -> Deployment:
     """A launch with these parsed flags; the compress ratios alternate as in the published checkpoints."""
-    uses = tuple(
-        FlagUse(dest, f"--{dest}", f"--{dest}", None, (0, 0), Origin("flag", f"--{dest}")) for dest in flags
-    )
+    uses = tuple(FlagUse(dest, f"--{dest}", f"--{dest}", None, (0, 0), Origin("flag", f"--{dest}")) for dest in flags)
     layers = config["num_hidden_layers"]
     ratios = tuple(0 if index < 2 else (4 if index % 2 == 0 else 128) for index in range(layers))
     hardware = Hardware(gpus_per_node=gpus, nodes=nodes)

@@ -115,9 +115,7 @@ def test_full_attention_sizing_does_not_fit_a_million_tokens() -> None:
 def test_connector_without_support_and_the_manager_kept_on() -> None:
     flags = {"disable_hybrid_kv_cache_manager": False, **transfer("LMCacheConnectorV1")}
     problems = connectors_of(deployment("0.28.0", {**TP8, **flags}))[0]
-    assert problems["connector-needs-plain-cache"].error.startswith(
-        "Connector LMCacheConnectorV1 does not support"
-    )
+    assert problems["connector-needs-plain-cache"].error.startswith("Connector LMCacheConnectorV1 does not support")
 
 
 @pytest.mark.parametrize(
@@ -213,8 +211,6 @@ def test_sleep_mode(vllm: str, name: str, extra: dict[str, Any], refused: bool) 
     assert ("connector-sleep-mode" in codes(vllm, flags)) is refused
 
 
-@pytest.mark.parametrize(
-    "junk", [{}, {"kv_connector": 3}, {"kv_connector": None}, {"kv_connector_extra_config": []}]
-)
+@pytest.mark.parametrize("junk", [{}, {"kv_connector": 3}, {"kv_connector": None}, {"kv_connector_extra_config": []}])
 def test_junk_configs_are_survived(junk: dict[str, Any]) -> None:
     assert "connector-unknown" not in codes("0.28.0", {"kv_transfer_config": junk})

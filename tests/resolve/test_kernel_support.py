@@ -63,17 +63,13 @@ def test_shapes_without_a_draft(version: str, heads: int, width_kernel: bool, pr
     assert (found["sm12x_decode_kernel"], found["sm12x_prefill_kernel"]) == (width_kernel, prefill_kernel)
 
 
-@pytest.mark.parametrize(
-    ("multiple", "tokens", "width"), [(128, 5, 256), (64, 5, 192), (64, 64, 192), (64, 65, 256)]
-)
+@pytest.mark.parametrize(("multiple", "tokens", "width"), [(128, 5, 256), (64, 5, 192), (64, 64, 192), (64, 65, 256)])
 def test_dspark_widens_the_index_list(multiple: int, tokens: int, width: int) -> None:
     draft = Draft("dspark", num_speculative_tokens=tokens)
     found = _resolve(_facts(dspark_index_multiple=multiple), draft=draft)
     assert found["sm12x_index_width"] == width
     assert found["sm12x_decode_kernel"] is False
-    newer = _resolve(
-        _facts(dspark_index_multiple=multiple), draft=draft, packages={"flashinfer-python": "0.6.18"}
-    )
+    newer = _resolve(_facts(dspark_index_multiple=multiple), draft=draft, packages={"flashinfer-python": "0.6.18"})
     assert newer["sm12x_decode_kernel"] is True
     assert newer["sm12x_draft_kernel"] is True
 
@@ -86,12 +82,8 @@ def test_vision_widens_prefill_only_where_the_release_does() -> None:
     vision = {"vision_n_layers": 32, "vision_max_n_token": 384}
     assert _resolve(_facts(image_tokens_widen_prefill=True), text=vision)["sm12x_prefill_width"] == 512
     assert _resolve(_facts(), text=vision)["sm12x_prefill_width"] == 128
-    old = _resolve(
-        _facts(image_tokens_widen_prefill=True), text=vision, packages={"flashinfer-python": "0.6.18.post1"}
-    )
-    new = _resolve(
-        _facts(image_tokens_widen_prefill=True), text=vision, packages={"flashinfer-python": "0.7.0.post1"}
-    )
+    old = _resolve(_facts(image_tokens_widen_prefill=True), text=vision, packages={"flashinfer-python": "0.6.18.post1"})
+    new = _resolve(_facts(image_tokens_widen_prefill=True), text=vision, packages={"flashinfer-python": "0.7.0.post1"})
     assert (old["sm12x_prefill_kernel"], new["sm12x_prefill_kernel"]) == (False, True)
 
 
@@ -138,9 +130,7 @@ def test_storage_offsets_become_mandatory_with_flashinfer_0_7() -> None:
 def test_without_an_attention_record_the_packages_are_still_judged() -> None:
     deployment = Deployment(
         command=Command((), ()),
-        flags=ServeFlags(
-            None, {"attention_config": {"backend": "flashmla_sparse", "indexer_kv_dtype": "mxfp4"}}
-        ),
+        flags=ServeFlags(None, {"attention_config": {"backend": "flashmla_sparse", "indexer_kv_dtype": "mxfp4"}}),
         env={},
         hardware=Hardware("amd", "MI355X"),
         vllm=VllmBuild("9.9.9", "release", "9.9.9", _ORIGIN),

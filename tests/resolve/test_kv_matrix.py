@@ -46,13 +46,9 @@ def test_every_cell_agrees(capsys: Any) -> None:
                             cell.problem.stage.value,
                             cell.problem.error.removeprefix("Value error, ")[:40],
                         )
-                    if found[:1] != _expected(outcome)[:1] or (
-                        cell.problem is None and found != _expected(outcome)
-                    ):
+                    if found[:1] != _expected(outcome)[:1] or (cell.problem is None and found != _expected(outcome)):
                         wrong.append((release, backend, sm, dtype, found, _expected(outcome)))
     with capsys.disabled():
-        print(
-            f"\nKV matrix: {compared} cells resolved, {not_choices} refused by the choice list, {len(wrong)} differ"
-        )
+        print(f"\nKV matrix: {compared} cells resolved, {not_choices} refused by the choice list, {len(wrong)} differ")
     assert not wrong, wrong[:10]
     assert compared > 10_000

@@ -283,7 +283,7 @@ def test_mega_moe_stage_of_the_device_check(release: str, stage: Stage) -> None:
     ],
 )
 def test_mega_moe_conditions(release: str, change: dict[str, Any], code: str | None) -> None:
-    _, problems = launch(release, "10.0", {**FLASH, **change}, ep=True, **MEGA)
+    _, problems = launch(release, "10.0", {**FLASH, **change}, tp=1, dp=8, ep=True, **MEGA)
     assert codes(problems) == ([] if code is None else [code])
 
 

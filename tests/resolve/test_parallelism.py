@@ -37,18 +37,14 @@ def test_powers_of_two_up_to_the_groups_are_fine(vllm: str, size: int) -> None:
 def test_heads_must_divide(vllm: str) -> None:
     problem = parallel_of(deployment(vllm, {"tensor_parallel_size": 3}))[1]["heads-not-divisible"]
     assert problem.stage is Stage.ENGINE_CONFIG
-    assert problem.error == (
-        "Total number of attention heads (64) must be divisible by tensor parallel size (3)."
-    )
+    assert problem.error == ("Total number of attention heads (64) must be divisible by tensor parallel size (3).")
     assert (problem.data["lower"], problem.data["higher"]) == (2, 4)
     assert problem.origin is not None
     assert problem.origin.text == "--tensor_parallel_size"
 
 
 def test_suggested_size_never_exceeds_the_groups() -> None:
-    problem = parallel_of(deployment("0.28.0", {"tensor_parallel_size": 12}, gpus=16))[1][
-        "heads-not-divisible"
-    ]
+    problem = parallel_of(deployment("0.28.0", {"tensor_parallel_size": 12}, gpus=16))[1]["heads-not-divisible"]
     assert (problem.data["lower"], problem.data["higher"]) == (8, 8)
 
 
@@ -92,9 +88,7 @@ def test_layer_partition(value: str, error: str | None) -> None:
 
 @pytest.mark.parametrize("vllm", RELEASES)
 def test_no_release_has_decode_context_parallelism(vllm: str) -> None:
-    problems = parallel_of(deployment(vllm, {"tensor_parallel_size": 8, "decode_context_parallel_size": 2}))[
-        1
-    ]
+    problems = parallel_of(deployment(vllm, {"tensor_parallel_size": 8, "decode_context_parallel_size": 2}))[1]
     assert set(problems) == {"dcp-unsupported"}
     assert problems["dcp-unsupported"].stage is Stage.KV_CACHE_INIT
 
@@ -118,9 +112,7 @@ def test_prefill_context_with_data_parallelism(vllm: str, code: str) -> None:
 
 def test_more_ranks_than_gpus() -> None:
     problem = parallel_of(deployment("0.28.0", {"tensor_parallel_size": 8}, gpus=4))[1]["world-exceeds-gpus"]
-    assert problem.error.startswith(
-        "World size (8) is larger than the number of available GPUs (4) in this node."
-    )
+    assert problem.error.startswith("World size (8) is larger than the number of available GPUs (4) in this node.")
 
 
 @pytest.mark.parametrize(
@@ -168,9 +160,7 @@ def test_ranks_an_orchestrator_would_place_are_only_a_warning() -> None:
         ({"data_parallel_size": 8, "data_parallel_hybrid_lb": True}, "hybrid-lb-local-size"),
     ],
 )
-def test_geometry_becomes_value_errors_in_0_27(
-    vllm: str, exception: str, flags: dict[str, Any], code: str
-) -> None:
+def test_geometry_becomes_value_errors_in_0_27(vllm: str, exception: str, flags: dict[str, Any], code: str) -> None:
     problems = parallel_of(deployment(vllm, flags, gpus=None))[1]
     assert {name: problem.exception for name, problem in problems.items()} == {code: exception}
 
@@ -224,9 +214,7 @@ def test_expert_balancing(vllm: str, flags: dict[str, Any], code: str) -> None:
     assert codes(vllm, flags) == {code}
 
 
-@pytest.mark.parametrize(
-    ("vllm", "works"), [("0.20.0", False), ("0.22.1", False), ("0.23.0", True), ("0.33.0", True)]
-)
+@pytest.mark.parametrize(("vllm", "works"), [("0.20.0", False), ("0.22.1", False), ("0.23.0", True), ("0.33.0", True)])
 def test_v4_joins_the_balancer_in_0_23(vllm: str, works: bool) -> None:
     flags = {"enable_eplb": True, "enable_expert_parallel": True, "tensor_parallel_size": 8}
     problems = parallel_of(deployment(vllm, flags))[1]

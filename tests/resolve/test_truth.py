@@ -95,11 +95,7 @@ def test_every_row_agrees(capsys: Any) -> None:
             wrong.append((*where, "block size", cache.block_size, row["block_size"]))
         recorded = specs[row["specs"]]
         backend = next(
-            (
-                s["backend"]
-                for s in recorded
-                if s["layer"].startswith("DeepseekV4") and s["layer"] not in _KINDS
-            ),
+            (s["backend"] for s in recorded if s["layer"].startswith("DeepseekV4") and s["layer"] not in _KINDS),
             None,
         )
         attention = report.resolution.attention
@@ -109,8 +105,7 @@ def test_every_row_agrees(capsys: Any) -> None:
         if _pages(report) != _recorded_pages(recorded):
             wrong.append((*where, "pages", _pages(report), _recorded_pages(recorded)))
         if row["v2_runner"] is not None and (
-            report.resolution.runner is None
-            or (report.resolution.runner.name == "v2") is not row["v2_runner"]
+            report.resolution.runner is None or (report.resolution.runner.name == "v2") is not row["v2_runner"]
         ):
             wrong.append((*where, "runner", report.resolution.runner, row["v2_runner"]))
     with capsys.disabled():

@@ -143,7 +143,11 @@ def _read_config(args: list[Arg], entrypoint: str, named: bool, out: Prepared, r
         return [args[0], *file_args, *before[1:], *after]
     if not args[0].text.startswith("-"):
         return [args[0], *file_args, *before[1:], *after]
-    if named and not problems and not any(arg.text == "--model" for arg in file_args):
+    if (
+        named
+        and not any(problem.exception for problem in problems)
+        and not any(arg.text == "--model" for arg in file_args)
+    ):
         out.problems.append(_missing_model(origin, _NO_MODEL_TEXT))
     return [*file_args, *before, *after]
 

@@ -8,6 +8,7 @@ stands in a ``--config`` file and nothing on the command line overrides it). ``f
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -48,7 +49,7 @@ def set_flag(command: Command, flags: ServeFlags, table: FlagTable, dest: str, v
     The last appearance is edited in place, earlier ones go. A flag that does not appear is appended.
     """
     spec = table.by_dest.get(dest)
-    if spec is None:
+    if spec is None or _unfilled(value):
         return None
     if isinstance(value, bool) and not spec.takes_value:
         if not value and not spec.negative:
@@ -74,7 +75,9 @@ def set_flag(command: Command, flags: ServeFlags, table: FlagTable, dest: str, v
 def drop_flag(command: Command, flags: ServeFlags, table: FlagTable, dest: str) -> Command | None:
     """Remove every appearance of a flag; ``dest`` may also be the spelling of a flag vLLM does not know."""
     if dest.startswith("-"):
-        return _drop_unknown(command, flags, dest)
+        for flag in dest.split(" "):
+            command = _drop_unknown(command, flags, flag)
+        return command
     uses = [use for use in flags.uses if use.dest == dest]
     edited = _splice(command, {use: [] for use in uses if _typed(use)})
     if all(_typed(use) for use in uses):
@@ -109,7 +112,7 @@ def set_key(
 ) -> Command | None:
     """Set one key of a JSON-valued flag, as JSON or dotted, whichever was typed."""
     spec = table.by_dest.get(dest)
-    if spec is None or not spec.is_json:
+    if spec is None or not spec.is_json or _unfilled(value) or any(map(_unfilled, path)):
         return None
     path = tuple(path)
     shortcut = _shortcut(flags, table, dest, path)
@@ -214,6 +217,14 @@ def unset_env(command: Command, name: str) -> Command:
 # -- parts ---------------------------------------------------------------------------------------------------
 
 
+def _unfilled(value: Any) -> bool:
+    """True for a placeholder of a rule that the problem has no value for."""
+    return isinstance(value, str) and _PLACEHOLDER.fullmatch(value) is not None
+
+
+_PLACEHOLDER: Final = re.compile(r"\{\w+\}")
+
+
 def _token(text: str) -> Token:
     return Token(text, Origin("flag", text))
 
@@ -295,15 +306,13 @@ def _set_dotted(command: Command, dotted: list[FlagUse], path: tuple[str, ...], 
     return _splice(replace(command, tokens=tuple(tokens)), {use: [] for use in inner if use is not last})
 
 
-def _drop_unknown(command: Command, flags: ServeFlags, flag: str) -> Command | None:
+def _drop_unknown(command: Command, flags: ServeFlags, flag: str) -> Command:
     """Remove a flag the release does not know, with the word that is its value."""
     tokens: list[Token] = []
     index = 0
-    values = {
-        (problem.origin.text if problem.origin else ""): problem.data.get("value")
-        for problem in flags.problems
-        if problem.code == "unknown-flag" and problem.data.get("flag") == flag
-    }
+    value = next(
+        (problem.data["values"][flag] for problem in flags.problems if flag in problem.data.get("values", ())), None
+    )
     while index < len(command.tokens):
         token = command.tokens[index]
         index += 1
@@ -311,7 +320,6 @@ def _drop_unknown(command: Command, flags: ServeFlags, flag: str) -> Command | N
         if name != flag:
             tokens.append(token)
             continue
-        value = values.get(token.origin.text, next(iter(values.values()), None))
         if not equals and value is not None and index < len(command.tokens) and command.tokens[index].text == value:
             index += 1
     return replace(command, tokens=tuple(tokens))

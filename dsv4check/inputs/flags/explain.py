@@ -77,7 +77,6 @@ GONE: Final[Mapping[str, str]] = {
     "--preemption-mode": "the V1 engine always recomputes",
     "--scheduler-delay-factor": "it went with the V0 engine",
     "--max-seq-len-to-capture": "it went with the V0 engine; see --max-cudagraph-capture-size",
-    "--guided-decoding-backend": "it is now --structured-outputs-config.backend",
     "--task": "generation is the default; pooling models take --runner pooling",
     "--device": "vLLM finds the device itself",
     "--worker-use-ray": "it is now --distributed-executor-backend ray",
@@ -95,6 +94,31 @@ GONE: Final[Mapping[str, str]] = {
     "--num-speculative-heads": "vLLM has num_speculative_tokens only",
     "--omni": "it needs the vllm-omni package",
     "--version": "it belongs to `vllm`, not to `vllm serve`",
+}
+
+CONFIG_KEYS: Final[Mapping[str, tuple[str, str]]] = {
+    # Words that are no flags but keys of a JSON-valued flag.
+    "--spec-method": ("speculative_config", "method"),
+    "--spec-model": ("speculative_config", "model"),
+    "--spec-tokens": ("speculative_config", "num_speculative_tokens"),
+    "--speculative-method": ("speculative_config", "method"),
+    "--speculative-model": ("speculative_config", "model"),
+    "--speculative-algorithm": ("speculative_config", "method"),
+    "--num-speculative-tokens": ("speculative_config", "num_speculative_tokens"),
+    "--draft-sample-method": ("speculative_config", "draft_sample_method"),
+    "--rejection-sample-method": ("speculative_config", "rejection_sample_method"),
+    "--cudagraph-mode": ("compilation_config", "cudagraph_mode"),
+    "--cuda-graph-mode": ("compilation_config", "cudagraph_mode"),
+    "--compilation-mode": ("compilation_config", "mode"),
+    "--indexer-kv-dtype": ("attention_config", "indexer_kv_dtype"),
+    "--use-fp4-indexer-cache": ("attention_config", "use_fp4_indexer_cache"),
+    "--num-redundant-experts": ("eplb_config", "num_redundant_experts"),
+    "--eplb-window-size": ("eplb_config", "window_size"),
+    "--eplb-step-interval": ("eplb_config", "step_interval"),
+    "--kv-connector": ("kv_transfer_config", "kv_connector"),
+    "--kv-role": ("kv_transfer_config", "kv_role"),
+    "--guided-decoding-backend": ("structured_outputs_config", "backend"),
+    "--structured-outputs-backend": ("structured_outputs_config", "backend"),
 }
 
 KEY_RENAMED: Final[Mapping[tuple[str, str], tuple[str, Any]]] = {
@@ -141,6 +165,15 @@ def replacement_flag(table: FlagTable, flag: str, *, has_value: bool) -> FlagSpe
 
 
 FlagSpecAndOption = tuple[FlagSpec, str]
+
+
+def config_key(table: FlagTable, flag: str) -> tuple[str, str] | None:
+    """The JSON-valued flag and its key that an unknown flag is spelled like, if this release has them."""
+    found = CONFIG_KEYS.get(flag)
+    if found is None or found[0] not in table.by_dest:
+        return None
+    config = table.config_of(found[0])
+    return found if config is None or found[1] in config.fields else None
 
 
 def _inverse(flag: str) -> str | None:

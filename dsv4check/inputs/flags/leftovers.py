@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from dsv4check.deployment import Command, FlagUse
 from dsv4check.inputs.flags.arguments import Arg
-from dsv4check.inputs.flags.refusals import stray_problem, unknown_flag_problem
+from dsv4check.inputs.flags.refusals import merge_config_keys, stray_problem, unknown_flag_problem
 from dsv4check.problems import Problem, Stage
 from dsv4check.releases.flag_table import FlagSpec, FlagTable
 
@@ -90,6 +90,7 @@ def place_leftovers(state: State, command: Command, named: bool) -> str | None:
             None,
         )
         state.problems.append(unknown_flag_problem(state.table, arg, value, error))
+    state.problems = merge_config_keys(state.problems, state.values)
     for positional in positionals:
         if positional is taken or positional.after == "unknown":
             continue

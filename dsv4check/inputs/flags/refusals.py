@@ -14,6 +14,7 @@ from dsv4check.inputs.flags.explain import (
     GONE,
     choice_data,
     closest,
+    config_key,
     key_data,
     release_data,
     replacement_flag,
@@ -30,12 +31,18 @@ def unknown_flag_problem(table: FlagTable, arg: Arg, value: Arg | None, error: s
     data: dict[str, Any] = {"flag": typed, "hint": "", "release": table.release}
     if equals or value is not None:
         data["value"] = explicit if equals else value.text if value is not None else ""
+        data["values"] = {typed: data["value"]}
     data.update(release_data(flag, table.release))
+    key = config_key(table, flag) if "value" in data else None
     found = replacement_flag(table, flag, has_value=bool(equals) or value is not None)
     attached = _attached(table, flag)
     if attached is not None:
         data["hint"] = f"; a value stands apart: {attached}"
         data["attached"] = attached
+    elif found is None and key is not None:
+        merged = json.dumps({key[1]: json_or_text(str(data["value"]))})
+        data.update(dest=key[0], keys=key[1], config=table.by_dest[key[0]].flag, merged=merged)
+        return Problem("flag-is-config-key", Stage.ARGPARSE, "SystemExit", error, data, arg.origin)
     elif found is not None:
         data["closest"] = found[1]
         data["dest"] = found[0].dest
@@ -43,6 +50,41 @@ def unknown_flag_problem(table: FlagTable, arg: Arg, value: Arg | None, error: s
     elif flag in GONE:
         data["hint"] = f"; {GONE[flag]}"
     return Problem("unknown-flag", Stage.ARGPARSE, "SystemExit", error, data, arg.origin)
+
+
+def json_or_text(text: str) -> Any:
+    """A word as the JSON value it reads as, else as it stands."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def merge_config_keys(problems: list[Problem], values: Mapping[str, Any]) -> list[Problem]:
+    """Flags that are keys of one JSON-valued flag become one problem, with the value they make together."""
+    merged: dict[str, Problem] = {}
+    out: list[Problem] = []
+    for problem in problems:
+        if problem.code != "flag-is-config-key":
+            out.append(problem)
+            continue
+        dest = problem.data["dest"]
+        first = merged.get(dest)
+        given = values.get(dest)
+        old: Any = given if isinstance(given, Mapping) else {}
+        if first is not None:
+            old = json.loads(first.data["merged"])
+        data = {**problem.data, "merged": json.dumps({**old, **json.loads(problem.data["merged"])})}
+        if first is not None:
+            data["flag"] = f"{first.data['flag']} {problem.data['flag']}"
+            data["keys"] = f"{first.data['keys']}, {problem.data['keys']}"
+            data["values"] = {**first.data["values"], **problem.data["values"]}
+            out[out.index(first)] = replace(first, data=data)
+            merged[dest] = next(item for item in out if item.data is data)
+        else:
+            merged[dest] = replace(problem, data=data)
+            out.append(merged[dest])
+    return out
 
 
 def _attached(table: FlagTable, flag: str) -> str | None:
@@ -74,7 +116,10 @@ def bad_value_problem(
             data.update(_issue_data(table, spec, issue))
         case _:
             data["hint"] = _type_hint(spec)
-    return Problem(refusal.code, Stage.ARGPARSE, refusal.exception, error, data, origin)
+    code = refusal.code
+    if code == "unknown-config-key" and "new_path" in data:
+        code = "config-key-renamed"
+    return Problem(code, Stage.ARGPARSE, refusal.exception, error, data, origin)
 
 
 def _leading(refusal: RefusedValueError) -> ConfigIssue:
@@ -95,15 +140,14 @@ def _issue_data(table: FlagTable, spec: FlagSpec, issue: ConfigIssue) -> dict[st
         return {"known": ", ".join(known), **key_data(table, spec.dest, issue.path, issue.value, known)}
     path = ".".join(issue.path)
     message = issue.message.removeprefix("Value error, ").removeprefix("Assertion failed, ")
-    data: dict[str, Any] = {"key": path, "path": path, "reason": message, "hint": ""}
-    if not issue.path:
-        data.update(key=spec.flag, path="")
+    value = issue.value if isinstance(issue.value, str) else json.dumps(issue.value, default=str)
+    what = f"`{value}` for {path}" if path else f"`{value}`"
+    data: dict[str, Any] = {"key": path or spec.flag, "path": path, "what": what, "reason": message, "hint": ""}
     if issue.choices:
         choices = [str(choice) for choice in issue.choices]
         data["choices"] = ", ".join(choices)
         if issue.raw_exception:
             data["reason"] = f"no such value; there are {data['choices']}"
-        value = str(issue.value)
         data.update(release_data(_history_name(spec.dest, path, value), table.release))
         near = closest(value.lower(), [choice.lower() for choice in choices], 0.6)
         if near is not None:
