@@ -128,6 +128,8 @@ class Fields:
         match rest:
             case "vendor" | "name" | "sm" | "sm_major":
                 value = getattr(hardware, rest)
+                if rest == "name" and value is None and hardware.capability:
+                    return f"SM{hardware.capability[0]}{hardware.capability[1]}"
                 if value is None and hardware.vendor not in (None, "nvidia") and rest.startswith("sm"):
                     return None
             case "memory_gib":

@@ -63,7 +63,7 @@ def report_blocks(report: Report) -> Iterator[Block]:
 
 
 def _headline(report: Report) -> str:
-    counts = {severity: 0 for severity in Severity}
+    counts = dict.fromkeys(Severity, 0)
     for finding in report.findings:
         counts[finding.severity] += 1
     parts = [f"{number} {severity.value}{'s' * (number != 1)}" for severity, number in counts.items() if number]

@@ -38,18 +38,18 @@ def cache_layers(
     if head_dim is None or index_dim is None or not model.compress_ratios:
         return ()
     section = facts.section("kv_cache")
-    packed = attention.layout == "fp8_ds_mla"
+    # The specs go by the dtype's name: fp8_ds_mla on the plain-row class sizes packed pages too (and fails later).
+    packed = attention.layout == "fp8_ds_mla" or resolved_dtype == "fp8_ds_mla"
     ratios = model.compress_ratios
     counts = {ratio: ratios.count(ratio) for ratio in sorted(set(ratios)) if ratio > 1}
     layers: list[LayerKind] = []
-    main = _row(section, head_dim, resolved_dtype, packed=packed or resolved_dtype == "fp8_ds_mla")
-    swa = _row(section, head_dim, resolved_dtype, packed=packed or resolved_dtype == "fp8_ds_mla")
-    alignment = _alignment(section, packed=packed or resolved_dtype == "fp8_ds_mla")
+    row = _row(section, head_dim, resolved_dtype, packed=packed)
+    alignment = _alignment(section, packed=packed)
     side = _side_alignment(section, packed)
     for ratio, count in counts.items():
-        layers.append(_page(f"main_c{ratio}", count, block_size, ratio, main, alignment))
+        layers.append(_page(f"main_c{ratio}", count, block_size, ratio, row, alignment))
     swa_block = int(section["swa_block"])
-    layers.append(_page("swa", len(ratios), swa_block, 1, swa, alignment, draft_count=draft_layers))
+    layers.append(_page("swa", len(ratios), swa_block, 1, row, alignment, draft_count=draft_layers))
     if 4 in counts:
         indexer = _indexer_row(section, index_dim, attention.indexer_dtype)
         layers.append(_page("indexer_k", counts[4], block_size, 4, indexer, side["indexer"]))

@@ -109,8 +109,8 @@ def _compressed_nvfp4(quant: Mapping[str, Any]) -> bool:
         if not isinstance(group, Mapping):
             continue
         targets = group.get("targets")
-        listed = isinstance(targets, Sequence) and not isinstance(targets, str)
-        named = listed and any(isinstance(target, str) and "experts" in target for target in targets)
+        listed = targets if isinstance(targets, Sequence) and not isinstance(targets, str) else ()
+        named = any(isinstance(target, str) and "experts" in target for target in listed)
         if named and _is_nvfp4(group.get("weights")) and _is_nvfp4(group.get("input_activations")):
             return True
     return False

@@ -172,7 +172,7 @@ def test_dummy_weights_never_meet_the_checkpoint() -> None:
 def test_dspark_over_mtp_tensors() -> None:
     draft, [problem] = drafted("0.28.0", FLASH, {"method": "dspark", "num_speculative_tokens": 5})
     assert draft.method == "dspark"
-    assert (problem.code, problem.stage) == ("weights-dspark-on-other-draft", Stage.MODEL_INIT)
+    assert (problem.code, problem.stage) == ("weights-dspark-on-other-draft", Stage.WEIGHT_LOAD)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from typing import Any
 
-
 from dsv4check.problems import Stage
 from dsv4check.report.model import Report
 from tests.conftest import CORPUS
@@ -110,7 +109,8 @@ def test_every_row_agrees(capsys: Any) -> None:
             wrong.append((*where, "runner", report.resolution.runner, row["v2_runner"]))
     with capsys.disabled():
         print(
-            f"\nvLLM on a simulated GPU: {sum(checked.values())} rows compared {dict(checked)}, {len(wrong)} differences"
+            f"\nvLLM on a simulated GPU: {sum(checked.values())} rows compared {dict(checked)}, "
+            f"{len(wrong)} differences"
         )
     assert not wrong, "\n".join(map(str, wrong[:12]))
     assert sum(checked.values()) == len(rows)
