@@ -7,8 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dsv4check.engine.evaluate import Match, match_rules
-from dsv4check.engine.fixes import Checked, FixSearch
+from dsv4check.engine.evaluate import Checked, Match, match_rules
 from dsv4check.engine.rule import Rule, Severity, load_rules
 from dsv4check.inputs.command import read_command
 from dsv4check.inputs.gpu import resolve_gpu
@@ -113,6 +112,9 @@ def check_request(request: Request, rules: tuple[Rule, ...], *, fixes: bool = Tr
     start, resolution, open_questions = _evaluate(request, rules)
     findings = tuple(match.finding for match in start.matches)
     if fixes and any(match.rule.fixes or match.rule.no_fix for match in start.matches):
+        # Imported only where something is to be fixed: most checks find nothing.
+        from dsv4check.engine.fixes import FixSearch
+
         findings = FixSearch(start, lambda edited: _evaluate(edited, rules)[0]).complete()
     severities = {finding.severity for finding in findings}
     verdict = Verdict.PASS

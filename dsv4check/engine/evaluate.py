@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dsv4check.deployment import Deployment
 from dsv4check.engine.conditions import evaluate, version_in
@@ -14,6 +15,9 @@ from dsv4check.engine.rule import Rule, Severity
 from dsv4check.problems import Origin, Problem
 from dsv4check.report.model import Finding
 from dsv4check.resolution import NotEvaluated, Resolution
+
+if TYPE_CHECKING:
+    from dsv4check.request import Request
 
 _PLACEHOLDER = re.compile(r"\{([a-z][\w.\-]*)\}", re.IGNORECASE)
 
@@ -33,6 +37,20 @@ class Match:
     def key(self) -> tuple[str, str]:
         """Identity across re-checks: the rule and what it says."""
         return (self.finding.rule, self.finding.message)
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A launch and what the rules say about it."""
+
+    request: Request
+    deployment: Deployment
+    matches: tuple[Match, ...]
+
+    @property
+    def errors(self) -> tuple[Match, ...]:
+        """Matches of severity error."""
+        return tuple(match for match in self.matches if match.finding.severity is Severity.ERROR)
 
 
 def match_rules(
@@ -66,8 +84,15 @@ def match_rules(
 
 @lru_cache(maxsize=64)
 def _relevant(rules: tuple[Rule, ...], release: str) -> tuple[Rule, ...]:
-    """The rules whose release specifier admits ``release`` (or that have none, or name development builds)."""
-    return tuple(rule for rule in rules if rule.development or rule.vllm is None or version_in(release, rule.vllm))
+    """The rules that may fire on ``release``, or on development builds."""
+    return tuple(rule for rule in rules if rule.development or _admits(rule, release))
+
+
+def _admits(rule: Rule, release: str) -> bool:
+    """True when the rule's specifier admits the release (a rule without one admits all)."""
+    if rule.vllm is None:
+        return True
+    return release in rule.releases if rule.releases is not None else version_in(release, rule.vllm)
 
 
 def _applies_to_build(rule: Rule, deployment: Deployment) -> bool:
@@ -79,7 +104,7 @@ def _applies_to_build(rule: Rule, deployment: Deployment) -> bool:
         return True
     if rule.vllm is None:
         return not rule.development
-    return version_in(build.release, rule.vllm)
+    return _admits(rule, build.release)
 
 
 def _finding(rule: Rule, problem: Problem | None, fields: Fields) -> Finding:

@@ -9,12 +9,11 @@ launch keeps an error that nothing here can remove is offered as unverified only
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
-from dsv4check.deployment import Deployment
 from dsv4check.engine.edits import COST, apply_edit, kind_of
-from dsv4check.engine.evaluate import Match, fill
+from dsv4check.engine.evaluate import Checked, Match, fill
 from dsv4check.engine.rule import Severity
 from dsv4check.errors import InputError
 from dsv4check.inputs.command import format_command
@@ -25,20 +24,6 @@ from dsv4check.request import Request
 _MAX_CHECKS: Final = 160
 _MAX_STEPS: Final = 8
 _MAX_FIXES: Final = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """An edited launch and what the rules say about it."""
-
-    request: Request
-    deployment: Deployment
-    matches: tuple[Match, ...]
-
-    @property
-    def errors(self) -> tuple[Match, ...]:
-        """Matches of severity error."""
-        return tuple(match for match in self.matches if match.finding.severity is Severity.ERROR)
 
 
 Check = Callable[[Request], Checked]

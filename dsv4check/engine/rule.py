@@ -1,22 +1,22 @@
 """Rule records: what one YAML file in ``rules/checks/`` holds, and how all of them are loaded.
 
-Loading is the slow part of a cold start, so the bundled rules come from ``rules/compiled.json``: the same
-records, written by ``scripts/compile_rules.py``. The file names the digest of the YAML sources it was
-made from; when that does not match, the sources are read instead, so an edited rule is never ignored.
+The bundled rules come from their compiled twin (see ``dsv4check/data.py``), which also knows the releases that
+each rule's specifier admits.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Mapping
+import os
+import zlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from dsv4check.data import load_yaml, rules_dir
+from dsv4check.data import compiled_path, installed, load_yaml, rules_dir
 from dsv4check.errors import InputError
 from dsv4check.problems import Stage
 
@@ -77,6 +77,8 @@ class Rule:
     area: str
     problem: str | None = None
     vllm: str | None = None
+    releases: frozenset[str] | None = None
+    """The known releases that ``vllm`` admits, where that was worked out beforehand."""
     development: tuple[DevelopmentRange, ...] = ()
     when: Mapping[str, Any] = field(default_factory=dict)
     error: str = ""
@@ -89,6 +91,9 @@ class Rule:
     signatures: tuple[str, ...] = ()
     verified: tuple[Mapping[str, Any], ...] = ()
 
+
+COMPILED_RULES: Final = "checks"
+"""Name of the compiled twin that holds all rules."""
 
 RULE_KEYS: Final = frozenset(
     {
@@ -118,7 +123,9 @@ RULE_KEYS: Final = frozenset(
 )
 
 
-def rule_from_record(record: Mapping[str, Any], area: str, source: str) -> Rule:
+def rule_from_record(
+    record: Mapping[str, Any], area: str, source: str, releases: Iterable[str] | None = None
+) -> Rule:
     """Build a rule from its YAML mapping.
 
     Raises InputError that names the file and the key when something is missing, unknown or of a wrong type.
@@ -138,6 +145,7 @@ def rule_from_record(record: Mapping[str, Any], area: str, source: str) -> Rule:
             area=area,
             problem=record.get("problem"),
             vllm=record.get("vllm"),
+            releases=None if releases is None else frozenset(releases),
             development=tuple(
                 DevelopmentRange(str(item["base"]), item.get("from"), item.get("to"))
                 for item in record.get("development") or ()
@@ -179,14 +187,41 @@ def load_rules(extra: Path | None = None) -> tuple[Rule, ...]:
 def bundled_rules() -> tuple[Rule, ...]:
     """The rules that come with the package, ordered by id."""
     folder = rules_dir() / "checks"
-    compiled = rules_dir() / "compiled.json"
-    if compiled.is_file():
-        content = json.loads(compiled.read_text(encoding="utf-8"))
-        if content["digest"] == sources_digest(folder):
-            records = [(item["record"], item["area"], item["source"]) for item in content["rules"]]
-            return tuple(rule_from_record(*item) for item in records)
+    twin = compiled_path(COMPILED_RULES)
+    if twin.is_file():
+        content = json.loads(twin.read_bytes())
+        if installed() or _current(content["listing"], folder, twin):
+            return tuple(
+                rule_from_record(item["record"], item["area"], item["record"]["id"], item["releases"])
+                for item in content["rules"]
+            )
     rules = [rule_from_record(record, area, source) for record, area, source in read_sources(folder)]
     return tuple(sorted(rules, key=lambda rule: rule.id))
+
+
+def listing(folder: Path) -> dict[str, int]:
+    """Checksum of every rule file, by its path below ``folder``."""
+    return {
+        path.relative_to(folder).as_posix(): zlib.crc32(path.read_bytes()) for path in sorted(folder.rglob("*.yaml"))
+    }
+
+
+def _current(recorded: Mapping[str, int], folder: Path, twin: Path) -> bool:
+    """True when the compiled rules were made from these very files.
+
+    Contents are read only where some file is newer than the twin: for a rule that was not touched a look at the
+    folder is enough.
+    """
+    written = twin.stat().st_mtime_ns
+    names = set()
+    newer = False
+    for area in os.scandir(folder):
+        if not area.is_dir():
+            continue
+        for entry in os.scandir(area.path):
+            names.add(f"{area.name}/{entry.name}")
+            newer = newer or entry.stat().st_mtime_ns > written
+    return names == set(recorded) and (not newer or dict(recorded) == listing(folder))
 
 
 def read_sources(folder: Path) -> list[tuple[dict[str, Any], str, str]]:
@@ -204,12 +239,3 @@ def read_sources(folder: Path) -> list[tuple[dict[str, Any], str, str]]:
             raise InputError(f"{source}: expected one rule (a mapping), found {type(record).__name__}")
         found.append((record, path.parent.name, source))
     return found
-
-
-def sources_digest(folder: Path) -> str:
-    """Digest over names and contents of all rule files."""
-    digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*.yaml")):
-        digest.update(path.name.encode())
-        digest.update(path.read_bytes())
-    return digest.hexdigest()

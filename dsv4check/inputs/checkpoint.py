@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from dsv4check.data import load_yaml, rules_dir
+from dsv4check.data import load_data, rules_dir
 from dsv4check.errors import InputError
 
 CONFIG_NAME = "config.json"
@@ -40,7 +40,7 @@ class PublishedModel:
 @cache
 def published_models() -> Mapping[str, PublishedModel]:
     """Every known checkpoint, keyed by its id in lower case."""
-    content = load_yaml((rules_dir() / "models" / "index.yaml").read_text(encoding="utf-8"))
+    content = load_data("models/index")
     entries = [
         PublishedModel(
             id=entry["id"],

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from dsv4check.data import load_yaml, rules_dir
+from dsv4check.data import load_data
 from dsv4check.deployment import Hardware
 from dsv4check.errors import InputError
 from dsv4check.problems import Origin
@@ -68,7 +68,7 @@ class GpuSpec:
 @cache
 def gpu_catalogue() -> tuple[GpuSpec, ...]:
     """Every GPU of ``rules/gpus.yaml``, in the file's order."""
-    content = load_yaml((rules_dir() / "gpus.yaml").read_text(encoding="utf-8"))
+    content = load_data("gpus")
     return tuple(
         GpuSpec(
             name=entry["name"],

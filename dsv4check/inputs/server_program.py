@@ -130,6 +130,9 @@ def split_program(
     while start < len(texts) and (pair := assignment(texts[start], plain[start] if plain is not None else None)):
         env[pair[0]] = pair[1]
         start += 1
+    if texts[start : start + 1] == ["serve"] and len(texts) > start + 1:
+        # The arguments of a container whose entry point is `vllm`.
+        return ("vllm", "serve"), tokens[start + 1 :], "serve"
     where = _find_server(texts, start)
     if where is None:
         return (), tokens[start:], "serve"

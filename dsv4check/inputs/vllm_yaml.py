@@ -42,7 +42,8 @@ def config_file_args(
         error = f"[Errno 2] No such file or directory: {path!r}"
         here = Path(path).parent.is_dir()
         code, exception = ("yaml-not-found", "FileNotFoundError") if here else ("yaml-not-read", "")
-        return [], [_problem(code, exception, error if here else "", {"path": path}, origin)]
+        data = {"path": path, "values": {"--config": path}}
+        return [], [_problem(code, exception, error if here else "", data, origin)]
     except (OSError, UnicodeDecodeError) as error:
         return [], [_invalid(path, error, origin)]
     return _args_of(text, path, origin, table, entrypoint)

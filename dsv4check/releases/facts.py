@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from dsv4check.data import load_yaml, rules_dir
+from dsv4check.data import load_data, rules_dir
 from dsv4check.errors import InputError
 
 
@@ -39,7 +39,6 @@ def load_facts(version: str) -> ReleaseFacts:
 
     Raises InputError when there is no file for ``version``.
     """
-    path = rules_dir() / "releases" / f"{version}.yaml"
-    if not path.is_file():
+    if version not in known_releases():
         raise InputError(f"no facts for vLLM {version}; known releases: {', '.join(known_releases())}")
-    return ReleaseFacts(version=version, data=load_yaml(path.read_text(encoding="utf-8")))
+    return ReleaseFacts(version=version, data=load_data(f"releases/{version}"))

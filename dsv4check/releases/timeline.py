@@ -16,7 +16,7 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
-from dsv4check.data import load_yaml, rules_dir
+from dsv4check.data import load_data
 from dsv4check.errors import InputError
 from dsv4check.releases.facts import known_releases
 
@@ -98,10 +98,8 @@ def nearest_release(version: str) -> tuple[str, str]:
 @cache
 def development_facts() -> tuple[DevelopmentFact, ...]:
     """Every entry of ``rules/releases/development.yaml``; raises InputError when the file is malformed."""
-    path = rules_dir() / "releases" / "development.yaml"
-    if not path.is_file():
-        return ()
-    content = load_yaml(path.read_text(encoding="utf-8"))
+    path = "rules/releases/development.yaml"
+    content = load_data("releases/development")
     entries = content.get("builds") if isinstance(content, dict) else None
     if not isinstance(entries, list):
         raise InputError(f"{path}: expected a list under 'builds'")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -16,7 +15,7 @@ from dsv4check.data import rules_dir
 from dsv4check.engine.conditions import OPERATORS
 from dsv4check.engine.edits import kind_of
 from dsv4check.engine.fields import Fields
-from dsv4check.engine.rule import Severity, read_sources, rule_from_record, sources_digest
+from dsv4check.engine.rule import Severity, read_sources, rule_from_record
 from tests.launches import all_rules, run_launch
 
 SOURCES = read_sources(rules_dir() / "checks")
@@ -121,8 +120,3 @@ def test_every_problem_code_has_a_rule() -> None:
         codes |= set(re.findall(r"\bProblem\(\s*\"([a-z0-9]+(?:-[a-z0-9]+)+)\"", text))
     covered = {rule.problem for rule in all_rules() if rule.problem}
     assert codes - covered == set()
-
-
-def test_compiled_rules_are_current() -> None:
-    compiled = json.loads((rules_dir() / "compiled.json").read_text(encoding="utf-8"))
-    assert compiled["digest"] == sources_digest(rules_dir() / "checks"), "run scripts/compile_rules.py"

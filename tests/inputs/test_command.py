@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -59,6 +61,7 @@ def test_places_of_words_in_text() -> None:
         ("numactl --interleave=all vllm serve M", ("numactl", "--interleave=all", "vllm", "serve"), ["M"]),
         ("uv run --with ray vllm serve M", ("uv", "run", "--with", "ray", "vllm", "serve"), ["M"]),
         ("python3.12 -u -m vllm.entrypoints.cli.main serve M", None, ["M"]),
+        ("serve M --enforce-eager", ("vllm", "serve"), ["M", "--enforce-eager"]),
         ("M --enforce-eager", (), ["M", "--enforce-eager"]),
         ("--model M -tp=8", (), ["--model", "M", "-tp=8"]),
     ],
@@ -195,15 +198,15 @@ def test_formatting_then_reading_gives_the_same_environment(env: dict[str, str])
 
 @given(st.text(max_size=200))
 def test_arbitrary_text_is_read_or_refused_in_one_line(text: str) -> None:
+    message = ""
     try:
         read_command(text)
     except InputError as error:
-        assert "\n" not in str(error).replace(repr(text), "")
+        message = str(error)
+    assert "\n" not in message
 
 
 @given(st.lists(st.text(max_size=30), max_size=8))
 def test_arbitrary_words_are_read_or_refused(texts: list[str]) -> None:
-    try:
+    with contextlib.suppress(InputError):
         read_command(texts)
-    except InputError:
-        pass

@@ -166,7 +166,10 @@ def drop_key(command: Command, flags: ServeFlags, table: FlagTable, dest: str, p
 
 
 def rename_flag(command: Command, old: str, to: str) -> Command | None:
-    """Write a flag differently: ``--kv-cache-type`` -> ``--kv-cache-dtype``, ``-tp8`` -> ``-tp 8``."""
+    """Write a flag differently: ``--kv-cache-type`` -> ``--kv-cache-dtype``, ``-tp8`` -> ``-tp 8``.
+
+    A blank at the end of ``to`` makes two words of ``--flag=value``. None when the flag does not appear.
+    """
     if not to.startswith("-"):
         return None
     tokens: list[Token] = []
@@ -175,7 +178,7 @@ def rename_flag(command: Command, old: str, to: str) -> Command | None:
         name, equals, value = token.text.partition("=")
         if name == old:
             words = to.split(" ")
-            words[-1] += equals + value
+            words[-1] += value if not words[-1] else equals + value
             tokens.extend(_token(word) for word in words)
             changed = True
         else:

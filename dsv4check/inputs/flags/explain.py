@@ -244,7 +244,7 @@ def key_data(table: FlagTable, dest: str, path: tuple[str, ...], value: Any, kno
     elif data["vllm_spec"] == NO_RELEASE and (near := closest(key.replace("-", "_"), known, 0.6)) is not None:
         data["new_key"] = near
         data["closest"] = near
-        data["hint"] = f"; did you mean {near}?"
+        data["hint"] = f"; the closest is {near}"
     if "new_key" in data:
         data["new_path"] = ".".join((*path[:-1], data["new_key"]))
     return data

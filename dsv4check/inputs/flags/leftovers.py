@@ -143,9 +143,11 @@ def _report_stray(state: State, positional: Positional, error: str, *, misread: 
         data = bool_data(spec, use.option, arg.text)
         if use.token_span[0] >= 0 and arg.span[0] == use.token_span[1]:
             state.uses[positional.use] = replace(use, token_span=(use.token_span[0], arg.span[1]), raw=arg.text)
+        exception = "SystemExit"
         if misread and not state.extras:
-            error = f"{arg.text!r} is read as the model"
-        state.problems.append(Problem("bool-with-value", Stage.ARGPARSE, "SystemExit", error, data, arg.origin))
+            # Nothing is refused here: vLLM goes on with this word as the model, and does not find it.
+            error, exception = f"{arg.text!r} is read as the model", ""
+        state.problems.append(Problem("bool-with-value", Stage.ARGPARSE, exception, error, data, arg.origin))
         return
     data = {"value": arg.text, "after": positional.flag}
     state.problems.append(Problem("positional-extra", Stage.ARGPARSE, "SystemExit", error, data, arg.origin))

@@ -64,6 +64,12 @@ def parse_flags(command: Command, table: FlagTable, *, read_file: ReadFile = rea
     if not any(problem.exception for problem in state.problems):
         state.problems.extend(serve_problems(command, state.values, table))
     _read_level(state)
+    # A false value that the file lost does not matter where the command line says it again.
+    state.problems = [
+        problem
+        for problem in state.problems
+        if problem.code != "yaml-false-ignored" or problem.data["dest"] not in state.values
+    ]
     return ServeFlags(
         model=model,
         values=state.values,
@@ -163,8 +169,8 @@ def _consume(state: State) -> None:
         if option is None:
             state.positionals.append(Positional(args[index], after, flag, use))
             index += 1
-            # A second word in a row still belongs to whatever its neighbour follows.
-            after = "plain" if after in ("start", "bare") else after
+            # The rest of a value that the shell split may be several words.
+            after = after if after == "refused" else "plain"
             continue
         if option.spec is None:
             state.unknown.append(args[index])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -46,7 +47,7 @@ def unknown_flag_problem(table: FlagTable, arg: Arg, value: Arg | None, error: s
     elif found is not None:
         data["closest"] = found[1]
         data["dest"] = found[0].dest
-        data["hint"] = f"; {found[1]} is what {table.release} has" if data["when"] else f"; did you mean {found[1]}?"
+        data["hint"] = f"; {found[1]} is what {table.release} has" if data["when"] else f"; the closest is {found[1]}"
     elif flag in GONE:
         data["hint"] = f"; {GONE[flag]}"
     return Problem("unknown-flag", Stage.ARGPARSE, "SystemExit", error, data, arg.origin)
@@ -116,6 +117,7 @@ def bad_value_problem(
             data.update(_issue_data(table, spec, issue))
         case _:
             data["hint"] = _type_hint(spec)
+            data.update(_suggested_number(spec, word.text))
     code = refusal.code
     if code == "unknown-config-key" and "new_path" in data:
         code = "config-key-renamed"
@@ -195,6 +197,15 @@ def stray_problem(problem: Problem, stray: str) -> Problem:
     data.pop("repaired", None)
     data.update(_repaired(f"{value} {rest}"))
     return replace(problem, data=data)
+
+
+def _suggested_number(spec: FlagSpec, text: str) -> dict[str, Any]:
+    """A number the flag takes: ``1k`` for a flag without suffixes, ``1.5K`` for one with."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kKmMgG])?", text.strip().replace(",", "").replace("_", ""))
+    if match is None or "int" not in spec.kind:
+        return {}
+    factor = {"k": 1000, "K": 1024, "m": 10**6, "M": 2**20, "g": 10**9, "G": 2**30}.get(match.group(2) or "", 1)
+    return {"suggest": int(float(match.group(1)) * factor)}
 
 
 def _type_hint(spec: FlagSpec) -> str:

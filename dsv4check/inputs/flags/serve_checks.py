@@ -42,6 +42,7 @@ def serve_problems(command: Command, values: Mapping[str, Any], table: FlagTable
     given = _Values(values, table)
     for exception, error, data in _checks(command, given):
         code = str(data.pop("code", "serve-args-conflict"))
+        data["dest"] = str(data["flag"])[2:].replace("-", "_")
         data["reason"] = error.removeprefix("Error: ").rstrip(".")
         return [Problem(code, Stage.ARGPARSE, exception, error, data, Origin("flag", str(data["flag"])))]
     return []
