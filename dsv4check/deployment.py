@@ -7,10 +7,10 @@ Nothing here reads a file or decides anything. ``inputs/`` builds these records,
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from dsv4check.problems import Origin, Problem
+from dsv4check.records import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from dsv4check.deployment import Command, Deployment, Hardware, ServeFlags, VllmBuild
 from dsv4check.inputs.model import load_model
 from dsv4check.problems import Origin, Problem
+from dsv4check.records import dataclass
 from dsv4check.releases.facts import ReleaseFacts, load_facts
 from dsv4check.resolution import Parallelism
 from dsv4check.resolve.attention import resolve_attention

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from dsv4check.deployment import Command, Deployment, Hardware, VllmBuild
@@ -11,6 +11,7 @@ from dsv4check.errors import InputError
 from dsv4check.inputs.flags.parser import parse_flags
 from dsv4check.inputs.gpu import apply_visible_devices
 from dsv4check.inputs.model import load_model
+from dsv4check.records import dataclass, field
 from dsv4check.releases.flag_table import load_flag_table
 
 

@@ -7,10 +7,10 @@ settle is None in its field and an entry of :class:`NotEvaluated` says why.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from dsv4check.problems import Problem
+from dsv4check.records import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from dsv4check.engine.conditions import evaluate, version_in
 from dsv4check.engine.fields import Fields, Unknown
 from dsv4check.engine.rule import Rule, Severity
 from dsv4check.problems import Origin, Problem
+from dsv4check.records import dataclass
 from dsv4check.report.model import Finding
 from dsv4check.resolution import NotEvaluated, Resolution
 

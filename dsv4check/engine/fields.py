@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from dsv4check.deployment import Deployment
 from dsv4check.problems import Origin
+from dsv4check.records import dataclass
 from dsv4check.resolution import Resolution
 
 

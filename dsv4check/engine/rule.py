@@ -10,7 +10,6 @@ import json
 import os
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any, Final
 from dsv4check.data import compiled_path, installed, load_yaml, rules_dir
 from dsv4check.errors import InputError
 from dsv4check.problems import Stage
+from dsv4check.records import dataclass, field
 
 
 class Severity(StrEnum):
@@ -123,9 +123,7 @@ RULE_KEYS: Final = frozenset(
 )
 
 
-def rule_from_record(
-    record: Mapping[str, Any], area: str, source: str, releases: Iterable[str] | None = None
-) -> Rule:
+def rule_from_record(record: Mapping[str, Any], area: str, source: str, releases: Iterable[str] | None = None) -> Rule:
     """Build a rule from its YAML mapping.
 
     Raises InputError that names the file and the key when something is missing, unknown or of a wrong type.

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from dsv4check.data import load_data, rules_dir
 from dsv4check.errors import InputError
+from dsv4check.records import dataclass, field
 
 CONFIG_NAME = "config.json"
 INDEX_NAME = "model.safetensors.index.json"

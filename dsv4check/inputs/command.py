@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 from dsv4check.deployment import Command, Token
@@ -17,6 +16,7 @@ from dsv4check.errors import InputError
 from dsv4check.inputs.server_program import ASSIGNMENT, assignment, looks_like_arguments, split_program
 from dsv4check.inputs.shell_words import Lexer, Word, quote
 from dsv4check.problems import Origin
+from dsv4check.records import dataclass, field
 
 MAX_TEXT: Final = 1 << 20
 """Characters of a command; longer input is not a command but a file given by mistake."""

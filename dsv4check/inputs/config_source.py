@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from dsv4check.deployment import ServeFlags
 from dsv4check.problems import Origin, Problem, Stage
+from dsv4check.records import dataclass, field
 
 STRICT_CLASS = "StrictDataclassClassValidationError"
 """What transformers' strict config classes raise when fields contradict each other."""

@@ -6,7 +6,7 @@ import difflib
 import importlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -14,6 +14,7 @@ from dsv4check.data import load_data
 from dsv4check.deployment import Hardware
 from dsv4check.errors import InputError
 from dsv4check.problems import Origin
+from dsv4check.records import dataclass
 
 _SM = re.compile(r"^(?:sm|compute|cc)?(?:(?P<major>\d{1,2})\.(?P<minor>\d)|(?P<digits>\d{2,3}))[af]?$")
 _COUNTED = re.compile(r"^(?:(?P<before>\d{1,3})\s*[x*×]\s*)?(?P<name>.*?)(?:\s*[:*×]\s*(?P<after>\d{1,3}))?$", re.I)

@@ -6,7 +6,6 @@ import importlib
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from dsv4check.inputs.config_checks import config_problems
 from dsv4check.inputs.config_source import ConfigSource
 from dsv4check.inputs.model_config import MAX_CONFIG_BYTES, parse_config, read_config
 from dsv4check.problems import Origin, Problem, Stage
+from dsv4check.records import dataclass
 from dsv4check.releases.facts import load_facts
 from dsv4check.releases.timeline import nearest_release
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from dsv4check.errors import InputError
 from dsv4check.inputs.config_values import check_values
+from dsv4check.records import dataclass
 
 MAX_CONFIG_BYTES = 2_000_000
 """Larger than any published config.json by a factor of 200; the file is refused unread beyond that."""

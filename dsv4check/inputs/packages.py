@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from dsv4check.errors import InputError
+from dsv4check.records import dataclass
 from dsv4check.releases.facts import ReleaseFacts
 
 _PACKAGE = re.compile(r"^\s*([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*(?:===|==|=|@)\s*(\S+)\s*$")

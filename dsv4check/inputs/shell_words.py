@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from dsv4check.errors import InputError
+from dsv4check.records import dataclass
 
 _BLANKS: Final = " \t\r\f\v\u00a0"
 _OPERATORS: Final = re.compile(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from dsv4check.data import load_data, rules_dir
 from dsv4check.errors import InputError
+from dsv4check.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

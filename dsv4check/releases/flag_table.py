@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import cache
 from types import MappingProxyType
 from typing import Any, Final
 
 from dsv4check.data import rules_dir
 from dsv4check.errors import InputError
+from dsv4check.records import dataclass, field
 
 _EMPTY: Mapping[str, Any] = MappingProxyType({})
 

@@ -10,7 +10,6 @@ base and number in ``rules/releases/development.yaml``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -18,6 +17,7 @@ from packaging.version import InvalidVersion, Version
 
 from dsv4check.data import load_data
 from dsv4check.errors import InputError
+from dsv4check.records import dataclass, field
 from dsv4check.releases.facts import known_releases
 
 FIRST_SUPPORT = "0.20.0"

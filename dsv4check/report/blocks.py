@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from dsv4check.deployment import Deployment
 from dsv4check.engine.rule import Severity
 from dsv4check.problems import Origin
+from dsv4check.records import dataclass
 from dsv4check.report.model import Finding, Fix, Report
 from dsv4check.resolution import Draft, KvCache, Resolution
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
 from dsv4check.deployment import Deployment
 from dsv4check.engine.rule import Certainty, Severity
 from dsv4check.problems import Origin, Stage
+from dsv4check.records import dataclass
 from dsv4check.resolution import NotEvaluated, Resolution
 
 SCHEMA_VERSION: Final = 1

@@ -8,11 +8,11 @@ enforced (``models/deepseek_v4/nvidia/model.py:_select_dsv4_attn_cls``; before 0
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from dsv4check.deployment import Deployment
 from dsv4check.problems import Origin, Problem, Stage
+from dsv4check.records import dataclass
 from dsv4check.releases.facts import ReleaseFacts
 from dsv4check.resolution import Attention, Parallelism
 

@@ -9,11 +9,11 @@ other ``quant_method`` goes to the quantization class of that name.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
 from dsv4check.deployment import Model
+from dsv4check.records import dataclass
 
 _EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
 _V4_METHODS: Final = frozenset({"fp8", "deepseek_v4_fp8"})

@@ -11,11 +11,11 @@ values here let rules say so before the launch. Sources: the file list of each v
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
 from dsv4check.deployment import Deployment
+from dsv4check.records import dataclass
 from dsv4check.releases.facts import ReleaseFacts
 from dsv4check.resolution import Attention, Draft
 from dsv4check.resolve.attention import indexer_dtype, requested_backend

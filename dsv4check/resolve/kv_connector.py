@@ -10,11 +10,11 @@ connector before 0.22, those without ``SupportsHMA`` since (``VllmConfig.__post_
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from dsv4check.deployment import Deployment
 from dsv4check.problems import Origin
+from dsv4check.records import dataclass
 from dsv4check.resolve.flag_values import where
 
 _MULTI = "MultiConnector"

@@ -9,11 +9,11 @@ Only what the command itself settles is judged: with an unknown number of GPUs, 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from dsv4check.deployment import Deployment
 from dsv4check.problems import Origin, Problem, Stage
+from dsv4check.records import dataclass
 from dsv4check.resolution import Parallelism
 
 _INVALID = "Invalid data-parallel launch options: "

@@ -11,11 +11,11 @@ area ``moe``: it was recorded by calling them for every name, format, parallel s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from dsv4check.deployment import Deployment
 from dsv4check.problems import Origin, Problem, Stage
+from dsv4check.records import dataclass
 from dsv4check.releases.facts import ReleaseFacts
 from dsv4check.resolution import Moe, Parallelism
 from dsv4check.resolve.expert_format import ExpertFormat, expert_format

@@ -8,11 +8,11 @@ validators; ``envs.py`` for the variable.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from dsv4check.deployment import Deployment
 from dsv4check.problems import Origin, Problem, Stage
+from dsv4check.records import dataclass
 from dsv4check.releases.facts import ReleaseFacts
 from dsv4check.resolution import Draft, Parallelism, Runner
 from dsv4check.resolve.speculative_limits import capture_size_problems, graph_mode

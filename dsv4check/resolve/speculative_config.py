@@ -7,11 +7,11 @@ first refusal, so there is at most one problem of that kind; what it only rewrit
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from dsv4check.deployment import Deployment
 from dsv4check.problems import Problem, Stage
+from dsv4check.records import dataclass, field
 from dsv4check.releases.facts import ReleaseFacts
 from dsv4check.resolution import Parallelism
 from dsv4check.resolve import speculative_checks as checks

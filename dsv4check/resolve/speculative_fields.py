@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from dsv4check.deployment import Deployment, ServeFlags
 from dsv4check.problems import Origin, Problem, Stage
+from dsv4check.records import dataclass
 
 SHORTCUTS = (
     ("--spec-method", "spec_method", "method"),

@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from dsv4check.deployment import Token
 from dsv4check.inputs.flags.convert import human_readable_int
 from dsv4check.problems import Origin, Problem, Stage
+from dsv4check.records import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+from dsv4check.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

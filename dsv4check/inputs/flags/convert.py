@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from dsv4check.inputs.flags.config_json import validate_config, validation_text
 from dsv4check.inputs.flags.config_values import ConfigIssue
+from dsv4check.records import dataclass, field
 from dsv4check.releases.flag_table import FlagSpec, FlagTable
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from dsv4check.deployment import Command, FlagUse
 from dsv4check.inputs.flags.arguments import Arg
 from dsv4check.inputs.flags.refusals import merge_config_keys, stray_problem, unknown_flag_problem
 from dsv4check.problems import Problem, Stage
+from dsv4check.records import dataclass, field
 from dsv4check.releases.flag_table import FlagSpec, FlagTable
 
 BOOLEAN_WORDS: Final = frozenset(("true", "false", "1", "0", "yes", "no", "on", "off"))

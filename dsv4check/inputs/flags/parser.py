@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from dsv4check.inputs.flags.leftovers import Positional, State, bool_data, place
 from dsv4check.inputs.flags.refusals import bad_value_problem
 from dsv4check.inputs.flags.serve_checks import optimization_level, serve_problems
 from dsv4check.problems import Origin, Problem, Stage
+from dsv4check.records import dataclass
 from dsv4check.releases.flag_table import FlagSpec, FlagTable
 
 _NEGATIVE_NUMBER: Final = re.compile(r"^-\d+$|^-\d*\.\d+$")
