@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,3 +17,18 @@ def _isolated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def figures(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
+    """Say a figure that the run prints at its end (also under xdist, where a test's own output is lost)."""
+    return lambda text: record_property("figures", text)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    reports = [report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, [])]
+    said = [value for report in reports for name, value in report.user_properties if name == "figures"]
+    if said:
+        terminalreporter.section("figures")
+        for text in dict.fromkeys(said):
+            terminalreporter.write_line(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from typing import Any
 
 from dsv4check.data import load_yaml
@@ -31,7 +32,7 @@ def _report(case: dict[str, Any]) -> Report | None:
         return None
 
 
-def test_no_known_good_launch_gets_an_error() -> None:
+def test_no_known_good_launch_gets_an_error(figures: Callable[[str], None]) -> None:
     alarms = {}
     for case in CASES:
         if case["expect"]["verdict"] != "pass":
@@ -40,10 +41,12 @@ def test_no_known_good_launch_gets_an_error() -> None:
         assert report is not None, case["id"]
         if report.errors and case["id"] not in PASS_WITH_ERROR:
             alarms[case["id"]] = [(finding.rule, finding.message) for finding in report.errors]
+    passes = sum(case["expect"]["verdict"] == "pass" for case in CASES)
+    figures(f"known-good launches: {passes} checked, {len(alarms)} with an error finding")
     assert not alarms, alarms
 
 
-def test_agreement_on_static_cases(capsys: Any) -> None:
+def test_agreement_on_static_cases(figures: Callable[[str], None]) -> None:
     agreed: dict[str, Counter[bool]] = defaultdict(Counter)
     misses, alarms = [], []
     for case in CASES:
@@ -58,14 +61,11 @@ def test_agreement_on_static_cases(capsys: Any) -> None:
         fired = ", ".join(finding.rule for finding in report.findings)
         row = f"{case['id']} [{case['confidence']}]: expected {expected}, got {verdict} ({fired})"
         (misses if expected == "fail" else alarms if verdict == "fail" else misses).append(row)
-    with capsys.disabled():
-        print("\nStatic cases, agreement by subject:")
-        for about, counts in sorted(agreed.items()):
-            print(f"  {about}: {counts[True]} of {sum(counts.values())}")
-        total = sum(counts[True] for counts in agreed.values())
-        print(f"  all: {total} of {sum(sum(counts.values()) for counts in agreed.values())}")
-        for row in misses + alarms:
-            print(f"  differs: {row}")
+    lines = [f"  {about}: {counts[True]} of {sum(counts.values())}" for about, counts in sorted(agreed.items())]
+    right = sum(counts[True] for counts in agreed.values())
+    total = sum(sum(counts.values()) for counts in agreed.values())
+    lines += [f"  differs: {row}" for row in misses + alarms]
+    figures("\n".join([f"static cases: {right} of {total} verdicts agree, by subject:", *lines]))
     assert not alarms, alarms
     high = [row for row in misses if "[high]: expected fail" in row]
     assert not high, high

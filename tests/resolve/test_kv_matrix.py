@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from dsv4check.matrix import OTHER, UNSET, resolve_cell
@@ -22,7 +23,7 @@ def _expected(outcome: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def test_every_cell_agrees(capsys: Any) -> None:
+def test_every_cell_agrees(figures: Callable[[str], None]) -> None:
     data = json.loads((CORPUS / "kv_matrix.json").read_text(encoding="utf-8"))
     compared, wrong, not_choices = 0, [], 0
     for release, by_backend in data["cells"].items():
@@ -48,7 +49,6 @@ def test_every_cell_agrees(capsys: Any) -> None:
                         )
                     if found[:1] != _expected(outcome)[:1] or (cell.problem is None and found != _expected(outcome)):
                         wrong.append((release, backend, sm, dtype, found, _expected(outcome)))
-    with capsys.disabled():
-        print(f"\nKV matrix: {compared} cells resolved, {not_choices} refused by the choice list, {len(wrong)} differ")
+    figures(f"KV matrix: {compared} cells resolved, {not_choices} refused by the choice list, {len(wrong)} differ")
     assert not wrong, wrong[:10]
     assert compared > 10_000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from dsv4check.problems import Stage
@@ -67,7 +68,7 @@ def _recorded_pages(specs: list[dict[str, Any]]) -> Counter[tuple[Any, ...]]:
     return pages
 
 
-def test_every_row_agrees(capsys: Any) -> None:
+def test_every_row_agrees(figures: Callable[[str], None]) -> None:
     specs, rows = _rows()
     wrong: list[tuple[Any, ...]] = []
     checked: Counter[str] = Counter()
@@ -107,10 +108,7 @@ def test_every_row_agrees(capsys: Any) -> None:
             report.resolution.runner is None or (report.resolution.runner.name == "v2") is not row["v2_runner"]
         ):
             wrong.append((*where, "runner", report.resolution.runner, row["v2_runner"]))
-    with capsys.disabled():
-        print(
-            f"\nvLLM on a simulated GPU: {sum(checked.values())} rows compared {dict(checked)}, "
-            f"{len(wrong)} differences"
-        )
+    stages = ", ".join(f"{stage} {count}" for stage, count in sorted(checked.items()))
+    figures(f"vLLM on a simulated GPU: {sum(checked.values())} launches compared ({stages}), {len(wrong)} differ")
     assert not wrong, "\n".join(map(str, wrong[:12]))
     assert sum(checked.values()) == len(rows)
