@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -64,9 +64,9 @@ def match_rules(
     matches: list[Match] = []
     open_questions: list[NotEvaluated] = []
     for rule in _relevant(rules, resolution.release):
-        if not _applies_to_build(rule, deployment):
+        instances: Collection[Problem | None] = (None,) if rule.problem is None else by_code.get(rule.problem, ())
+        if not instances or not _applies_to_build(rule, deployment):
             continue
-        instances: Iterable[Problem | None] = (None,) if rule.problem is None else by_code.get(rule.problem, ())
         for problem in instances:
             verdict = evaluate(rule.when, fields)
             if isinstance(verdict, Unknown):

@@ -233,12 +233,8 @@ def _hf_overrides(flags: ServeFlags) -> Mapping[str, Any]:
     ``PretrainedConfig.update``, objects by replacing the attribute as a whole, except a nested config object,
     which no DeepSeek-V4 config class has (V4.1 flattens its sections).
     """
-    value = flags.values.get("hf_overrides")
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        raise InputError(f"--hf-overrides: expected a JSON object, got {type(value).__name__}")
-    return value
+    # Text that is no object is refused by ModelConfig (resolve/startup_values.py): there is nothing to apply.
+    return flags.section("hf_overrides")
 
 
 def _draft_kind(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import cache
 
 from dsv4check.errors import InputError
 from dsv4check.records import dataclass
@@ -95,6 +96,7 @@ def effective_packages(stated: Mapping[str, str], facts: ReleaseFacts) -> dict[s
     return found
 
 
+@cache
 def pinned_versions(facts: ReleaseFacts) -> dict[str, str]:
     """The packages that the release pins to one version, PEP 503 name -> version."""
     return {

@@ -11,9 +11,9 @@ from dsv4check.errors import InputError
 from dsv4check.records import dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ReleaseFacts:
-    """What one vLLM release does with DeepSeek-V4."""
+    """What one vLLM release does with DeepSeek-V4. Loaded once, compared by identity."""
 
     version: str
     data: Mapping[str, Any]

@@ -76,6 +76,7 @@ def neighbours(version: str) -> tuple[str | None, str | None]:
     return (below[-1] if below else None, above[0] if above else None)
 
 
+@cache
 def nearest_release(version: str) -> tuple[str, str]:
     """The known release whose facts stand in for ``version``, and a note when it is not the same.
 

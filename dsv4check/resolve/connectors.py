@@ -47,7 +47,7 @@ def check_connectors(
         "hybrid_manager_disabled": disabled,
         "hybrid_manager_why": why,
     }
-    problems = [] if connector is None else _names(section, connector)
+    problems = _nameless(deployment, section) if connector is None else _names(section, connector)
     if problems:
         # An unknown name hides everything else: vLLM stops on it before it looks at the rest.
         return tuple(problems), values
@@ -62,6 +62,23 @@ def check_connectors(
         if problem is not None:
             problems.append(problem)
     return tuple(problems), values
+
+
+def _nameless(deployment: Deployment, section: Mapping[str, Any]) -> list[Problem]:
+    """``--kv-transfer-config`` without ``kv_connector``.
+
+    The hybrid manager's default asks the connector's class from 0.22 on; before that, and where a flag settles the
+    manager, the config is carried along without effect (``is_kv_transfer_instance``).
+    """
+    flags = deployment.flags
+    if not isinstance(flags.values.get("kv_transfer_config"), Mapping):
+        return []
+    origin = where(deployment, "kv_transfer_config")
+    settled = isinstance(flags.values.get("disable_hybrid_kv_cache_manager"), bool)
+    if section["any_disables_hybrid"] or settled:
+        return [Problem("connector-not-named", Stage.RUNTIME, "", "", {}, origin)]
+    error = "Connector name is not set in KVTransferConfig"
+    return [Problem("connector-name-missing", Stage.ENGINE_CONFIG, _VALIDATION, error, {}, origin)]
 
 
 def _names(section: Mapping[str, Any], connector: Connector) -> list[Problem]:

@@ -19,6 +19,7 @@ from dsv4check.resolve.environment import environment_problems
 from dsv4check.resolve.flag_values import config_problem, integer, where
 from dsv4check.resolve.memory_limits import weight_problems
 from dsv4check.resolve.scheduler_limits import derived_length, scheduler_problems
+from dsv4check.resolve.startup_values import value_problems
 
 _BOUNDS = {
     "ge": ("greater_than_equal", "greater than or equal to"),
@@ -33,6 +34,7 @@ def check_engine_config(deployment: Deployment, facts: ReleaseFacts, parallel: P
     section = facts.section("engine_config")
     return (
         *parser_problems(deployment, section),
+        *value_problems(deployment),
         *environment_problems(deployment, facts),
         *_ranges(deployment, section),
         *_model(deployment, section),

@@ -75,7 +75,7 @@ def hybrid_manager(deployment: Deployment, section: Mapping[str, Any], connector
         return False, ""
     if section["any_disables_hybrid"]:
         # --kv-offloading-size is only turned into a connector after this decision in these releases.
-        given = bool(deployment.flags.section("kv_transfer_config"))
+        given = deployment.flags.given("kv_transfer_config")
         return given, "connector" if given else ""
     supported = supports_hybrid(section, connector)
     return supported is False, "connector" if supported is False else ""

@@ -44,7 +44,7 @@ def launch_problems(deployment: Deployment, section: Mapping[str, Any], parallel
     if refusal is not None:
         return [refusal]
     local, rank = _placement(launch, section, parallel)
-    refusal = _sizes(deployment, launch, section, parallel, local, rank)
+    refusal = _sizes(deployment, launch, section, parallel, local, rank) or _headless_engines(deployment, launch)
     if refusal is not None:
         return [refusal]
     device = _devices(deployment, launch, parallel, local)
@@ -108,6 +108,14 @@ def _front_end(deployment: Deployment, launch: _Launch, section: Mapping[str, An
         error = "data_parallel_hybrid_lb is not applicable in headless mode"
         return _problem(deployment, "headless-conflict", "AssertionError", error, {}, "headless")
     return None
+
+
+def _headless_engines(deployment: Deployment, launch: _Launch) -> Problem | None:
+    """``run_headless`` looks at the finished config: a node without API server needs an engine of its own."""
+    if not launch.headless or launch.local is None or launch.local > 0:
+        return None
+    error = "data_parallel_size_local must be > 0 in headless mode"
+    return _problem(deployment, "headless-without-engine", "ValueError", error, {}, "data_parallel_size_local")
 
 
 def _nodes(
@@ -249,7 +257,7 @@ def _devices(deployment: Deployment, launch: _Launch, parallel: Parallelism, loc
         return None
     world = parallel.world_size
     origin_flags = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
-    nodes_that_fit = -(-world // gpus)
+    nodes_that_fit = -(-world // gpus) if gpus else 1
     data = {
         "world": world,
         "gpus": gpus,
@@ -274,13 +282,13 @@ def _devices(deployment: Deployment, launch: _Launch, parallel: Parallelism, loc
             ranks = min(ranks, world)
     else:
         ranks = world * local
-    if ranks <= gpus or ranks == 1:
+    if ranks <= gpus or (ranks == 1 and gpus):
         return None
     use = next((u for d in origin_flags if (u := deployment.flags.use(d)) is not None), None)
     origin = use.origin if use is not None else None
     data = {**data, "ranks": ranks, "local": local}
     total = deployment.hardware.total_gpus or gpus
-    if launch.nnodes <= 1 and launch.local is None and world <= gpus and parallel.total <= total:
+    if gpus and launch.nnodes <= 1 and launch.local is None and world <= gpus and parallel.total <= total:
         # The GPUs of all nodes suffice: an orchestrator may add the flags that say which ranks start here.
         return Problem("dp-ranks-not-placed", Stage.MODEL_INIT, "", "", data, origin)
     error = f"DP adjusted local rank {gpus} is out of bounds"

@@ -54,7 +54,7 @@ def merge(deployment: Deployment, section: Mapping[str, Any]) -> MergedConfig | 
     if given is None and flags.use("speculative_config") is not None:
         return None  # refused by the parser, or null
     if given is not None and not isinstance(given, Mapping):
-        return None
+        return MergedConfig({}, (_no_object(flags, given, section),))
     config: dict[str, Any] | None = dict(given) if isinstance(given, Mapping) else None
     for flag, dest, key in SHORTCUTS:
         value = flags.values.get(dest)
@@ -81,6 +81,15 @@ def merge(deployment: Deployment, section: Mapping[str, Any]) -> MergedConfig | 
     if section.get("dashed_keys"):
         config = {str(key).replace("-", "_"): value for key, value in config.items()}
     return _validate(flags, config, section)
+
+
+def _no_object(flags: ServeFlags, given: Any, section: Mapping[str, Any]) -> Problem:
+    """JSON, but no object: ``create_speculative_config`` calls a method that only a dict has."""
+    method = "items" if section.get("dashed_keys") else "update"
+    error = f"'{type(given).__name__}' object has no attribute '{method}'"
+    use = flags.use("speculative_config")
+    data = {"value": use.raw if use is not None else given}
+    return Problem("spec-no-object", Stage.ENGINE_CONFIG, "AttributeError", error, data, use.origin if use else None)
 
 
 def origin(flags: ServeFlags, key: str) -> Origin | None:
