@@ -46,8 +46,9 @@ def build_deployment(request: Request) -> Deployment:
     Raises InputError when there is no model, its config cannot be read or it is not DeepSeek-V4.
     """
     table = load_flag_table(request.vllm.release)
-    flags = parse_flags(request.command, table)
     env = {**request.command.env, **request.env}
+    command = replace(request.command, env=env) if request.env else request.command
+    flags = parse_flags(command, table)
     name = flags.model or request.model_name
     if name is None and request.model_config is None:
         raise InputError(

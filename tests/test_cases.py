@@ -12,7 +12,9 @@ from dsv4check.report.model import Report, Verdict
 from tests.conftest import CORPUS
 from tests.launches import run_launch
 
-CASES: list[dict[str, Any]] = load_yaml((CORPUS / "cases.yaml").read_text(encoding="utf-8"))
+CASES: list[dict[str, Any]] = [
+    case for path in sorted(CORPUS.glob("cases*.yaml")) for case in load_yaml(path.read_text(encoding="utf-8"))
+]
 
 # Known-good launches that rightly get an error, with the proof.
 PASS_WITH_ERROR: dict[str, str] = {}

@@ -58,6 +58,9 @@ def apply_edit(
 
 
 def _flag_name(deployment: Deployment, dest: str) -> str:
+    """The flag of a dest; a flag the release does not have is named as it was typed."""
+    if dest.startswith("-"):
+        return dest
     spec = load_flag_table(deployment.vllm.release).by_dest.get(dest)
     return spec.flag if spec is not None else f"--{dest.replace('_', '-')}"
 

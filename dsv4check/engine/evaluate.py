@@ -13,6 +13,7 @@ from dsv4check.engine.fields import Fields, Unknown
 from dsv4check.engine.rule import Rule, Severity
 from dsv4check.problems import Origin, Problem
 from dsv4check.records import dataclass
+from dsv4check.releases.timeline import before_first_support
 from dsv4check.report.model import Finding
 from dsv4check.resolution import NotEvaluated, Resolution
 
@@ -63,7 +64,11 @@ def match_rules(
         by_code.setdefault(found.code, []).append(found)
     matches: list[Match] = []
     open_questions: list[NotEvaluated] = []
-    for rule in _relevant(rules, resolution.release):
+    relevant = _relevant(rules, resolution.release)
+    if before_first_support(deployment.vllm.version):
+        # The first release's facts stand in for such a version; only rules about the version itself may speak.
+        relevant = tuple(rule for rule in relevant if "vllm.version" in rule.when)
+    for rule in relevant:
         instances: Collection[Problem | None] = (None,) if rule.problem is None else by_code.get(rule.problem, ())
         if not instances or not _applies_to_build(rule, deployment):
             continue

@@ -27,8 +27,6 @@ class PublishedModel:
     """exact, mirrored, reconstructed, derived or assumed: how well its config.json is known."""
     draft: str | None
     """``mtp``, ``dspark``, ``none``; None when not known."""
-    expert_dtype: str | None
-    """As stored in the checkpoint, e.g. ``fp4``, ``nvfp4``."""
     like: str | None
     """The entry whose config.json is used."""
     changes: Mapping[str, Any] = field(default_factory=dict)
@@ -46,7 +44,6 @@ def published_models() -> Mapping[str, PublishedModel]:
             id=entry["id"],
             trust=entry["trust"],
             draft=entry.get("draft"),
-            expert_dtype=entry.get("expert_dtype"),
             like=entry.get("like"),
             changes=entry.get("changes", {}),
             unknown=tuple(entry.get("unknown", ())),

@@ -13,7 +13,13 @@ from typing import Final
 
 from dsv4check.deployment import Command, Token
 from dsv4check.errors import InputError
-from dsv4check.inputs.server_program import ASSIGNMENT, assignment, looks_like_arguments, split_program
+from dsv4check.inputs.server_program import (
+    ASSIGNMENT,
+    assignment,
+    looks_like_arguments,
+    place_of_environment,
+    split_program,
+)
 from dsv4check.inputs.shell_words import Lexer, Word, quote
 from dsv4check.problems import Origin
 from dsv4check.records import dataclass, field
@@ -22,17 +28,20 @@ MAX_TEXT: Final = 1 << 20
 """Characters of a command; longer input is not a command but a file given by mistake."""
 
 _KEYWORDS: Final = frozenset(("then", "do", "else", "{", "!", "if", "while", "until", "elif", "fi", "done", "}"))
-_CURLY: Final = {
+_PASTED: Final = {
     "\u201c": "curly double quotes",
     "\u201d": "curly double quotes",
     "\u2018": "curly single quotes",
     "\u2019": "curly single quotes",
-    "\u2013": "a long dash (–)",
-    "\u2014": "a long dash (—)",
-    "\u2212": "a minus sign (−)",
+    "\u2013": "long dashes",
+    "\u2014": "long dashes",
+    "\u2212": "minus signs",
 }
-_SPECIAL: Final = re.compile("[" + "".join(_CURLY) + "]")
+_SPECIAL: Final = re.compile("[" + "".join(_PASTED) + "]")
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
+
+
+_DECLARING: Final = frozenset(("export", "declare", "readonly", "local", "typeset", "unset"))
 
 
 @dataclass(slots=True)
@@ -64,7 +73,7 @@ def read_command(words: Sequence[str] | str, *, source: str = "command line") ->
     kind = _kind(source)
     tokens = tuple(Token(word, Origin(kind, word)) for word in listed)
     env: dict[str, str] = {}
-    notes = [note for word in listed for note in _pasted_characters(word, "")]
+    notes = [note for word in listed for note in _pasted_characters(word, None)]
     program, rest, entrypoint = split_program(tokens, env)
     if not program and not looks_like_arguments(rest):
         raise InputError(_not_a_launch(source, rest[0].text if rest else ""))
@@ -79,12 +88,15 @@ def _ignored_model(rest: tuple[Token, ...], entrypoint: str) -> list[str]:
     return [f"{rest[0].text}: the api_server module does not read a positional model, only --model"]
 
 
-def _read_text(text: str, source: str) -> Command:
+def _read_text(text: str, source: str, *, document: bool = False, first_line: int = 1) -> Command:
+    """Read shell text; ``document`` says that it stood in a here-document, where no further ones are looked into."""
+    # Editors on Windows put a byte order mark in front.
+    text = text.removeprefix("\ufeff")
     _refuse_unusable([text], source)
     variables: dict[str, str] = {}
     exported: dict[str, str] = {}
     arrays: dict[str, list[str]] = {}
-    lexer = Lexer(text, source, variables, arrays)
+    lexer = Lexer(text, source, variables, arrays, first_line=first_line)
     found: list[tuple[Command, _Segment]] = []
     others: list[_Segment] = []
     first_plain: _Segment | None = None
@@ -107,9 +119,12 @@ def _read_text(text: str, source: str) -> Command:
     elif first_plain is not None:
         command, chosen = found_plain, first_plain
     else:
-        raise InputError(_not_a_launch(source, others[0].words[0].text if others else ""))
+        written = None if document else _launch_in_documents(lexer.documents, source)
+        if written is None:
+            raise InputError(_not_a_launch(source, others[0].words[0].text if others else ""))
+        return written
     notes = [
-        *_pasted_characters(text, source),
+        *_pasted_characters(text, first_line),
         *lexer.notes,
         *_ignored_model(command.tokens, command.entrypoint),
     ]
@@ -119,9 +134,24 @@ def _read_text(text: str, source: str) -> Command:
     if chosen.ended_by not in ("", "\n", ";"):
         following = " ".join(word.text for word in _after(chosen, others))
         notes.append(f"left out: {chosen.ended_by} {following}".rstrip())
-    elif not found and (following := " ".join(word.text for word in _after(chosen, others))):
-        notes.append(f"left out, as a shell would end the command before it: {following}")
+    else:
+        # Behind a whole launch another command is nothing to speak of, a lost flag is.
+        following = " ".join(word.text for word in _after(chosen, others))
+        if following and (not found or following.startswith("-")):
+            notes.append(f"left out, as a shell would end the command before it: {following}")
     return Command(command.program, command.tokens, command.env, command.entrypoint, tuple(dict.fromkeys(notes)))
+
+
+def _launch_in_documents(documents: list[tuple[str, int]], source: str) -> Command | None:
+    """The launch in a script that the text only writes or feeds to a shell (``cat > run.sh <<EOF``)."""
+    for text, line in documents:
+        try:
+            command = _read_text(text, source, document=True, first_line=line)
+        except InputError:
+            continue
+        if command.program:
+            return command
+    return None
 
 
 def _after(chosen: _Segment, others: list[_Segment]) -> list[Word]:
@@ -161,37 +191,40 @@ def _segments(
             name = match.group(1)
             array = (name, list(arrays.get(name, [])) if match.group(2) else [])
             continue
-        if re.search(r"[<>]", item.text):
+        if "<" in item.text or ">" in item.text:
             redirect = None if re.search(r"&\d", item.text) else item.text
             if redirect is None:
                 segment.dropped.append(item.text)
             continue
         segment.ended_by = item.text
-        _applyassignments(segment, variables, exported)
+        _apply_assignments(segment, variables, exported)
         yield segment
         segment, redirect = _Segment(), None
-    _applyassignments(segment, variables, exported)
+    _apply_assignments(segment, variables, exported)
     yield segment
 
 
-def _applyassignments(segment: _Segment, variables: dict[str, str], exported: dict[str, str]) -> None:
-    """``X=1`` and ``export X=1`` on their own: remember them and empty the segment."""
+def _apply_assignments(segment: _Segment, variables: dict[str, str], exported: dict[str, str]) -> None:
+    """``X=1``, ``export X=1`` and ``unset X`` on their own: remember them and empty the segment."""
     while segment.words and segment.words[0].text in _KEYWORDS:
         segment.words.pop(0)
     words = segment.words
     if not words:
         return
-    exports = words[0].text in ("export", "declare", "readonly", "local", "typeset")
-    body = words[1:] if exports else words
-    if not exports and not all(assignment(word.text, word.plain) for word in body):
+    builtin = words[0].text if words[0].text in _DECLARING else ""
+    if not builtin and not all(assignment(word.text, word.plain) for word in words):
         return
-    for word in body:
-        if pair := assignment(word.text, word.plain):
+    exports = builtin == "export" or (builtin != "" and any(word.text == "-x" for word in words))
+    for word in words[1:] if builtin else words:
+        if builtin == "unset":
+            variables.pop(word.text, None)
+            exported.pop(word.text, None)
+        elif pair := assignment(word.text, word.plain):
             name, value, append = pair
             variables[name] = variables.get(name, "") + value if append else value
-            if words[0].text == "export" or name in exported:
+            if exports or name in exported:
                 exported[name] = variables[name]
-        elif words[0].text == "export" and word.text in variables:
+        elif exports and word.text in variables:
             exported[word.text] = variables[word.text]
     segment.words = []
 
@@ -221,15 +254,15 @@ def _refuse_unusable(texts: list[str], source: str) -> None:
         raise InputError(f"{source}: no command in it; expected `vllm serve MODEL ...`")
 
 
-def _pasted_characters(text: str, source: str) -> list[str]:
-    """Notes on characters that look like quotes or dashes and are none to a shell."""
+def _pasted_characters(text: str, first_line: int | None) -> list[str]:
+    """Notes on characters that look like quotes or dashes and are none to a shell; None for a word without lines."""
     notes = []
     for match in _SPECIAL.finditer(text):
         place = ""
-        if source:
-            place = f"line {text.count(chr(10), 0, match.start()) + 1}: "
+        if first_line is not None:
+            place = f"line {text.count(chr(10), 0, match.start()) + first_line}: "
         notes.append(
-            f"{place}{_CURLY[match.group()]} ({match.group()}) pasted from formatted text: a shell takes them"
+            f"{place}{_PASTED[match.group()]} ({match.group()}) pasted from formatted text: a shell takes them"
             " as ordinary characters"
         )
     return notes
@@ -242,8 +275,9 @@ def format_command(command: Command, *, width: int = 100) -> str:
     words and environment. Without a program ``vllm serve`` is printed.
     """
     program = command.program or ("vllm", "serve")
-    head = [f"{name}={quote(value) if value else ''}" for name, value in command.env.items()]
-    groups = [[*head, *(quote(word) for word in program)]]
+    at = place_of_environment(program)
+    assignments = [f"{name}={quote(value) if value else ''}" for name, value in command.env.items()]
+    groups = [[*map(quote, program[:at]), *assignments, *map(quote, program[at:])]]
     for token in command.tokens:
         starts_flag = token.text.startswith("-") and not _NUMBER.fullmatch(token.text)
         if starts_flag:

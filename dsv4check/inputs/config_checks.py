@@ -7,7 +7,7 @@ uses from 0.33.0 on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dsv4check.inputs.config_sections import (
@@ -62,11 +62,30 @@ def config_problems(reading: ConfigReading, source: ConfigSource) -> tuple[Probl
         found += nested_ratio_problems(reading, source)
     found += rope_problems(reading, source)
     found += quantization_problems(reading, source)
+    found += _sizes(reading, source)
     act = reading.text.get("hidden_act")
     if act not in (None, "silu"):
         error = f"Unsupported activation: {act}. Only silu is supported for now."
         found.append(problem(source, "config-hidden-act", Stage.MODEL_INIT, "ValueError", error, value=act))
     return tuple(found)
+
+
+def _sizes(reading: ConfigReading, source: ConfigSource) -> Iterator[Problem]:
+    """Sizes the layers are not written for."""
+    if reading.family != "deepseek_v4":
+        return
+    head_dim = reading.text.get("head_dim")
+    if isinstance(head_dim, int) and head_dim != _HEAD_DIM:
+        error = f"Unsupported head_dim for fused quant+cache: {head_dim}"
+        data = {"field": "head_dim", "value": head_dim, "wanted": _HEAD_DIM}
+        yield problem(source, "config-size-unsupported", Stage.MODEL_INIT, "ValueError", error, **data)
+    if reading.text.get("n_shared_experts") == 0:
+        error = "integer division or modulo by zero"
+        data = {"field": "n_shared_experts", "value": 0, "wanted": "1, or null for none"}
+        yield problem(source, "config-size-unsupported", Stage.MODEL_INIT, "ZeroDivisionError", error, **data)
+
+
+_HEAD_DIM = 512
 
 
 def _identity(reading: ConfigReading, source: ConfigSource) -> Iterator[Problem]:
@@ -91,9 +110,22 @@ def _identity(reading: ConfigReading, source: ConfigSource) -> Iterator[Problem]
             return
     names = reading.raw.get("architectures")
     supported = source.facts.get("architectures", ())
-    if not names:
+    if isinstance(names, list) and names:
+        names = [_normalised(name, supported) for name in names]
+    if names == []:
+        error = "No model architectures are specified"
+        data = {"architectures": "an empty list"}
+        yield problem(source, "config-architecture-unknown", Stage.ENGINE_CONFIG, "ValidationError", error, **data)
+    elif not names:
         if source.flags.get("runner", "auto") in (None, "auto"):
-            yield problem(source, "config-architectures-missing", Stage.ENGINE_CONFIG)
+            yield problem(source, "config-architectures-missing", Stage.RUNTIME, what="no architectures")
+    elif names[0] == _BARE_MODEL:
+        yield problem(source, "config-architectures-missing", Stage.RUNTIME, what=f"the architecture {_BARE_MODEL}")
+    elif isinstance(names, list) and (found := _foreign_class(reading, source, names)) is not None:
+        name, error = found
+        data = {"architecture": name, "family": reading.family, "own": _OWN_CLASS[reading.family]}
+        exception = "AttributeError" if error else ""
+        yield problem(source, "config-architecture-mismatch", Stage.MODEL_INIT, exception, error, **data)
     elif not any(name in supported for name in names):
         error = f"Model architectures {list(names)} are not supported for now."
         yield problem(
@@ -108,6 +140,43 @@ def _identity(reading: ConfigReading, source: ConfigSource) -> Iterator[Problem]
     if reading.family == "deepseek_v4" and vision and not source.facts.get("vision") and source.loads_weights:
         error = "There is no module or parameter named 'vision' in DeepseekV4ForCausalLM."
         yield problem(source, "config-vision-too-new", Stage.WEIGHT_LOAD, "ValueError", error, layers=vision)
+
+
+def _normalised(name: str, supported: Sequence[str]) -> str:
+    """``ModelRegistry._normalize_arch``: an unregistered name counts as its stem's text-generation class."""
+    stem = next((name.removesuffix(suffix) for suffix in _GENERATION if name.endswith(suffix)), None)
+    generic = f"{stem}ForCausalLM"
+    return generic if stem and name not in supported and generic in supported else name
+
+
+_GENERATION = ("ForCausalLM", "ForConditionalGeneration", "ChatModel", "LMHeadModel")
+_BARE_MODEL = "DeepseekV4Model"
+_OWN_CLASS = {"deepseek_v4": "DeepseekV4ForCausalLM", "deepseek_v41": "DeepseekV41ForCausalLM"}
+_OTHER_CLASSES = (
+    *("DeepseekForCausalLM", "DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM"),
+    *("DeepSeekMTPModel", "DeepSeekV4MTPModel"),
+)
+"""Classes of other DeepSeek models (and of drafts) that every release registers."""
+
+
+def _foreign_class(reading: ConfigReading, source: ConfigSource, names: list[str]) -> tuple[str, str] | None:
+    """A registered class that is not this family's: it is built and misses fields. (name, error where known)."""
+    supported = source.facts.get("architectures", ())
+    name = next((item for item in names if item in supported or item in _OTHER_CLASSES), None)
+    if name is None or reading.family not in _OWN_CLASS or reading.raw.get("model_type") != reading.family:
+        return None
+    if name in _OTHER_CLASSES:
+        return name, ""
+    if reading.family == "deepseek_v41":
+        if name == _OWN_CLASS["deepseek_v41"]:
+            return None
+        missing = "layer_types" if source.facts.get("config_class") == "transformers" else "num_hash_layers"
+        return name, f"'DeepseekV41Config' object has no attribute {missing!r}"
+    if name == _OWN_CLASS["deepseek_v41"]:
+        return name, "'DeepseekV4Config' object has no attribute 'vision_n_heads'"
+    if name == "DeepseekV4ForConditionalGeneration" and "vision_n_layers" not in reading.text:
+        return name, "'DeepseekV4Config' object has no attribute 'vision_n_layers'"
+    return None
 
 
 def _overrides(reading: ConfigReading, source: ConfigSource) -> Iterator[Problem]:
@@ -134,6 +203,7 @@ def _missing_fields(reading: ConfigReading, source: ConfigSource) -> Iterator[Pr
             yield problem(source, "config-native-resave", Stage.MODEL_INIT, "AttributeError", error)
         return
     required = source.facts.get("required_v41" if nested else "required", ())
+    yield from _null_fields(reading, source)
     missing = [key for key in required if key not in reading.text]
     if missing:
         error = f"'{cls}' object has no attribute '{missing[0]}'"
@@ -146,6 +216,15 @@ def _missing_fields(reading: ConfigReading, source: ConfigSource) -> Iterator[Pr
             fields=", ".join(missing),
             field=missing[0],
         )
+
+
+def _null_fields(reading: ConfigReading, source: ConfigSource) -> Iterator[Problem]:
+    """Null where the model computes with the value; other fields may be null (``n_shared_experts``, ...)."""
+    for key in ("compress_ratios", "num_hash_layers", "rope_theta"):
+        if key in reading.raw and reading.raw[key] is None and reading.family == "deepseek_v4":
+            where = "--hf-overrides" if key in source.overrides else source.name
+            data = {"file": where, "field": key, "text": "expected a value, got null"}
+            yield problem(source, "config-value-type", Stage.MODEL_INIT, "TypeError", "", **data)
 
 
 def _strict_types(reading: ConfigReading, source: ConfigSource) -> Iterator[Problem]:
@@ -202,6 +281,9 @@ def _typed(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         wanted: type = float if key in _FLOATS else bool if key in _BOOLEANS else int if key in _INTEGERS else str
         if type(value) is not wanted:
             yield key, value
+    for key in ("bos_token_id", "pad_token_id"):
+        if config.get(key) is not None and type(config[key]) is not int:
+            yield key, config[key]
     for key in ("rope_theta", "compress_rope_theta"):
         if key in config and type(config[key]) not in (int, float):
             yield key, config[key]

@@ -125,10 +125,13 @@ def quantization_problems(reading: ConfigReading, source: ConfigSource) -> Itera
 
 def _block_fp8(section: Mapping[str, Any], source: ConfigSource) -> Iterator[Problem]:
     """Fp8Config's own checks."""
-    scheme = section.get("activation_scheme", "dynamic")
+    scheme = section.get("activation_scheme")
     block = section.get("weight_block_size")
     stage, exception = Stage.ENGINE_CONFIG, "ValueError"
-    if scheme not in ("static", "dynamic"):
+    if "activation_scheme" not in section:
+        error = "Cannot find any of ['activation_scheme'] in the model's quantization config."
+        yield problem(source, "config-activation-scheme", stage, exception, error, value="missing")
+    elif scheme not in ("static", "dynamic"):
         error = f"Unsupported activation scheme {scheme}"
         yield problem(source, "config-activation-scheme", stage, exception, error, value=scheme)
     elif isinstance(block, list) and len(block) != 2:

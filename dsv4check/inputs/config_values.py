@@ -1,4 +1,4 @@
-"""Refuses values in a config.json that no release could use, naming the place and what was expected there.
+"""Values in a config.json that no release could use: the place, and what was expected there.
 
 What a release takes, or stumbles over later, is left alone here: ``config_checks`` reports that.
 """
@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dsv4check.errors import InputError
+from dsv4check.records import dataclass
 
 # fmt: off
 _POSITIVE = (
@@ -27,16 +28,12 @@ _NOT_NEGATIVE = (
 )
 # fmt: on
 # fmt: off
-_NUMBERS = (
+NUMBERS = (
     "rope_theta", "compress_rope_theta", "rms_norm_eps", "hc_eps", "swiglu_limit", "routed_scaling_factor",
+    "partial_rotary_factor",
 )
 # fmt: on
-_INTEGER_LISTS = (
-    "compress_ratios",
-    "dspark_target_layer_ids",
-    "kv_source_layer_ids",
-    "index_source_layer_ids",
-)
+_INTEGER_LISTS = ("compress_ratios", "dspark_target_layer_ids", "kv_source_layer_ids", "index_source_layer_ids")
 _STRING_LISTS = ("layer_types", "mlp_layer_types", "architectures")
 _SECTIONS = (
     "quantization_config",
@@ -47,56 +44,122 @@ _SECTIONS = (
     "vision_config",
 )
 _STRINGS = ("model_type", "expert_dtype", "hidden_act")
+_SECTION_STRINGS = (
+    ("quantization_config", "quant_method"),
+    ("quantization_config", "activation_scheme"),
+    ("rope_scaling", "rope_type"),
+    ("rope_scaling", "type"),
+    ("rope_parameters", "rope_type"),
+    ("rope_parameters", "type"),
+)
+_MAX_LAYERS = 4096
+"""Per-layer lists are made in this length: an absurd count would exhaust the memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class ValueIssue:
+    """A value that is of no use as it stands."""
+
+    path: tuple[str, ...]
+    """Keys down to the value."""
+    text: str
+    """What was expected there and what stands there."""
+    wrong_type: bool
+    """False for a value of the right type that lies outside its range."""
+
+    @property
+    def place(self) -> str:
+        """The path as people write it."""
+        return ".".join(self.path)
 
 
 def check_values(config: Mapping[str, Any], source: str) -> None:
     """Raise InputError for values that no release could use; what a release might take is left alone."""
+    for issue in value_issues(config):
+        raise InputError(f"{source}: {issue.place}: {issue.text}")
+
+
+def value_issues(config: Mapping[str, Any]) -> Iterator[ValueIssue]:
+    """Values that no release could use, in the file itself and in its ``text_config``."""
     for path, number in _numbers(config):
         if not math.isfinite(number):
-            raise InputError(f"{source}: {path}: expected a finite number, got {number}")
-    for section, prefix in ((config, ""), (config.get("text_config"), "text_config.")):
+            yield ValueIssue((path,), f"expected a finite number, got {number}", wrong_type=False)
+    for section, prefix in ((config, ()), (config.get("text_config"), ("text_config",))):
         if isinstance(section, Mapping):
-            _check_section(section, f"{source}: {prefix}")
+            yield from _section_issues(section, prefix)
 
 
-def _check_section(section: Mapping[str, Any], place: str) -> None:
+def _section_issues(section: Mapping[str, Any], prefix: tuple[str, ...]) -> Iterator[ValueIssue]:
     for key in (*_POSITIVE, *_NOT_NEGATIVE):
-        _check_integer(section.get(key), f"{place}{key}", least=1 if key in _POSITIVE else 0)
+        yield from _integer_issue(section.get(key), (*prefix, key), least=1 if key in _POSITIVE else 0)
     for key in (*_INTEGER_LISTS, *_STRING_LISTS):
-        _check_list(section.get(key), f"{place}{key}", str if key in _STRING_LISTS else int)
+        yield from _list_issue(section.get(key), (*prefix, key), str if key in _STRING_LISTS else int)
     for keys, kinds, wanted in (
-        (_NUMBERS, (int, float), "a number"),
+        (NUMBERS, (int, float), "a number"),
         (_SECTIONS, (Mapping,), "an object"),
         (_STRINGS, (str,), "a string"),
     ):
         for key in keys:
             value = section.get(key)
             if value is not None and (isinstance(value, bool) or not isinstance(value, kinds)):
-                raise InputError(f"{place}{key}: expected {wanted}, got {_told(value)}")
+                yield ValueIssue((*prefix, key), f"expected {wanted}, got {_told(value)}", wrong_type=True)
+    for name, key in _SECTION_STRINGS:
+        inner = section.get(name)
+        value = inner.get(key) if isinstance(inner, Mapping) else None
+        if value is not None and not isinstance(value, str):
+            yield ValueIssue((*prefix, name, key), f"expected a string, got {_told(value)}", wrong_type=True)
+    yield from _size_issues(section, prefix)
 
 
-def _check_integer(value: object, place: str, least: int) -> None:
+def _size_issues(section: Mapping[str, Any], prefix: tuple[str, ...]) -> Iterator[ValueIssue]:
+    """Numbers that later arithmetic could not bear."""
+    layers = section.get("num_hidden_layers")
+    if isinstance(layers, int) and layers > _MAX_LAYERS:
+        yield ValueIssue((*prefix, "num_hidden_layers"), f"{layers} are too many for a model", wrong_type=False)
+    share = section.get("partial_rotary_factor")
+    if isinstance(share, int | float) and not 0 <= share <= 1:
+        text = f"expected a number from 0 to 1, got {_told(share)}"
+        yield ValueIssue((*prefix, "partial_rotary_factor"), text, wrong_type=False)
+
+
+def _integer_issue(value: object, path: tuple[str, ...], least: int) -> Iterator[ValueIssue]:
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InputError(f"{place}: expected an integer, got {_told(value)}")
-    if not least <= value < 2**40:
+        yield ValueIssue(path, f"expected an integer, got {_told(value)}", wrong_type=True)
+    elif not least <= value < 2**40:
         bound = "a positive integer" if least else "zero or a positive integer"
-        raise InputError(f"{place}: expected {bound}, got {_told(value)}")
+        yield ValueIssue(path, f"expected {bound}, got {_told(value)}", wrong_type=False)
 
 
-def _check_list(value: object, place: str, kind: type) -> None:
+def _list_issue(value: object, path: tuple[str, ...], kind: type) -> Iterator[ValueIssue]:
     if value is None:
         return
     wanted = "strings" if kind is str else "integers"
     if not isinstance(value, list):
-        raise InputError(f"{place}: expected a list of {wanted}, got {_told(value)}")
-    if len(value) > 4096:
-        raise InputError(f"{place}: {len(value)} entries are too many for a model")
+        yield ValueIssue(path, f"expected a list of {wanted}, got {_told(value)}", wrong_type=True)
+        return
+    if len(value) > _MAX_LAYERS:
+        yield ValueIssue(path, f"{len(value)} entries are too many for a model", wrong_type=False)
+        return
     for index, entry in enumerate(value):
         fits = isinstance(entry, kind) and not isinstance(entry, bool)
         if not fits or (isinstance(entry, int) and not 0 <= entry < 2**40):
-            raise InputError(f"{place}[{index}]: expected one of {wanted}, got {_told(entry)}")
+            place = (*path[:-1], f"{path[-1]}[{index}]")
+            yield ValueIssue(place, f"expected one of {wanted}, got {_told(entry)}", wrong_type=not fits)
+            return
+
+
+def without_value(config: Mapping[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
+    """A copy of the config without the value at ``path`` (the whole list, where the path points into one)."""
+    key, *rest = path
+    key = key.partition("[")[0]
+    copy = dict(config)
+    if rest and isinstance(copy.get(key), Mapping):
+        copy[key] = without_value(copy[key], tuple(rest))
+    else:
+        copy.pop(key, None)
+    return copy
 
 
 def _numbers(value: object, path: str = "", depth: int = 0) -> Iterator[tuple[str, float]]:

@@ -16,33 +16,15 @@ from dsv4check.errors import InputError
 from dsv4check.problems import Origin
 from dsv4check.records import dataclass
 
-_SM = re.compile(r"^(?:sm|compute|cc)?(?:(?P<major>\d{1,2})\.(?P<minor>\d)|(?P<digits>\d{2,3}))[af]?$")
+_SM = re.compile(r"^(?:sm|compute|cc)?(?:(?P<major>\d{1,2})\.(?P<minor>\d)|(?P<digits>\d{2,3}))[af]?$", re.ASCII)
 _COUNTED = re.compile(r"^(?:(?P<before>\d{1,3})\s*[x*×]\s*)?(?P<name>.*?)(?:\s*[:*×]\s*(?P<after>\d{1,3}))?$", re.I)
 _PREFIXES = ("nvidia", "amd", "geforce", "tesla", "instinct", "huawei", "intel")
-_CAPABILITIES = frozenset(
-    [
-        "5.0",
-        "5.2",
-        "5.3",
-        "6.0",
-        "6.1",
-        "6.2",
-        "7.0",
-        "7.2",
-        "7.5",
-        "8.0",
-        "8.6",
-        "8.7",
-        "8.9",
-        "9.0",
-        "10.0",
-        "10.1",
-        "10.3",
-        "11.0",
-        "12.0",
-        "12.1",
-    ]
-)
+# fmt: off
+_CAPABILITIES = frozenset((
+    "5.0", "5.2", "5.3", "6.0", "6.1", "6.2", "7.0", "7.2", "7.5", "8.0", "8.6", "8.7", "8.9", "9.0",
+    "10.0", "10.1", "10.3", "11.0", "12.0", "12.1",
+))
+# fmt: on
 _MAX_GPUS = 65536
 
 
@@ -111,10 +93,10 @@ def resolve_gpu(
     """Read ``--gpu`` and the counts that go with it.
 
     ``text`` is a name (``H200``, ``NVIDIA H100 80GB HBM3``, ``8xB200``) or a compute capability (``sm90``,
-    ``9.0``, ``sm100a``); None asks the driver, and without a driver the GPU stays unknown. ``gpus`` is
-    per node.
-    ``memory_gib`` (GiB of one GPU) picks the variant of a name that has as much, else replaces the
-    catalogue's figure. Raises InputError for an unknown name or an impossible number.
+    ``9.0``, ``sm100a``); None asks the driver, and without a driver the GPU stays unknown. ``gpus`` is per
+    node and wins over a count in ``text``. ``memory_gib`` (GiB of one GPU) picks the variant of a name that
+    has as much, else replaces the catalogue's figure. Raises InputError for an unknown name or an impossible
+    number.
     """
     _check_counts(gpus, nodes, memory_gib)
     if text is None or not text.strip():
@@ -155,9 +137,12 @@ def _visibility_variables(vendor: str | None) -> tuple[str, ...]:
 
 
 def _count_visible(value: str, present: int | None) -> int | None:
-    """Devices a visibility list leaves; None when it holds something that cannot be read here."""
+    """Devices a visibility list leaves; None when it holds something that cannot be read here.
+
+    That is a shell variable, or one of Intel's tiles (``0.1``), several of which make one GPU.
+    """
     words = [word.strip() for word in value.split(",")]
-    if any("$" in word or "{" in word for word in words):
+    if any(char in word for word in words for char in "${."):
         return None
     if value.strip() in ("all", "void", "none", "NoDevFiles"):
         return None if value.strip() == "all" else 0
@@ -166,10 +151,10 @@ def _count_visible(value: str, present: int | None) -> int | None:
         if word.upper().startswith(("GPU-", "MIG-")):
             seen.append(word)
             continue
-        number = re.match(r"^\+?\d+", word)
+        number = re.match(r"\+?0*(\d+)", word, re.ASCII)
         if number is None:
             break
-        seen.append(str(int(number[0])))
+        seen.append(number[1])
     if len(set(seen)) != len(seen):
         return 0
     return len(seen) if present is None else min(len(seen), present)
@@ -188,6 +173,8 @@ def _from_text(text: str) -> Hardware:
         counted = _COUNTED.match(text)
         if counted is not None and (counted["before"] or counted["after"]):
             count = int(counted["before"] or counted["after"])
+            if count < 1:
+                raise InputError(f"--gpu {text!r}: expected a positive number of GPUs")
             spec = find_gpu(counted["name"])
             capability = _capability(counted["name"])
             if spec is None and capability is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import importlib
 import os
 import re
@@ -25,6 +26,7 @@ from dsv4check.inputs.checkpoint import (
 )
 from dsv4check.inputs.config_checks import config_problems
 from dsv4check.inputs.config_source import ConfigSource
+from dsv4check.inputs.config_values import NUMBERS, ValueIssue, check_values, value_issues, without_value
 from dsv4check.inputs.model_config import MAX_CONFIG_BYTES, parse_config, read_config
 from dsv4check.problems import Origin, Problem, Stage
 from dsv4check.records import dataclass
@@ -76,10 +78,15 @@ def load_model(
     Raises InputError when there is no usable config.json or it is not that of a DeepSeek-V4 model.
     """
     name = (name or model_config or "").strip()
+    if re.match("https?://", name):
+        raise InputError(f"model {name!r} is a web address; expected a directory, a config.json or a repository id")
     if not name:
         raise InputError("the model name is empty; expected a directory, a config.json or a repository id")
     environment = {key: os.environ[key] for key in _HUB_VARIABLES if key in os.environ} | dict(env or {})
     found = _locate(name, flags, model_config, config_like, online, environment)
+    source_name = found.origin.text or found.source
+    # A file with a value of a wrong type is unusable input; the same value in an override is a launch to judge.
+    check_values(found.config, source_name)
     file = dict(found.config)
     if config_overrides:
         if not isinstance(config_overrides, Mapping):
@@ -90,7 +97,8 @@ def load_model(
     unknown = () if "quantization_config" in {**(config_overrides or {}), **overrides} else found.unknown
     facts_release = nearest_release(release)[0]
     facts = load_facts(facts_release).section("config_fields")
-    source_name = found.origin.text or found.source
+    file, wrong = _sort_out(file, "config_overrides")
+    overrides, wrong_overrides = _sort_out(overrides, "--hf-overrides")
     reading = read_config(
         file,
         source_name,
@@ -99,6 +107,10 @@ def load_model(
     )
     checked = ConfigSource(facts, file, flags, name, overrides, unknown, found.origin)
     problems = config_problems(reading, checked)
+    if wrong or wrong_overrides:
+        # A value that was set aside looks like a missing one.
+        problems = tuple(item for item in problems if item.code not in _FOLLOWS_FROM_MISSING)
+        problems = (*_type_problems((*wrong, *wrong_overrides), checked, reading.family), *problems)
     if found.assumed:
         assumed = Problem("config-assumed", Stage.ENGINE_CONFIG, data={"like": found.assumed}, origin=found.origin)
         problems = (*problems, assumed)
@@ -114,6 +126,55 @@ def load_model(
         known_id=_known_id(found),
         problems=problems,
         origin=found.origin,
+    )
+
+
+def _sort_out(config: Mapping[str, Any], source: str) -> tuple[dict[str, Any], list[tuple[str, ValueIssue]]]:
+    """The config without the values of a wrong type, and these with the name of where they stand.
+
+    Raises InputError for a value of the right type that makes no sense.
+    """
+    wrong = []
+    kept = dict(config)
+    for issue in value_issues(config):
+        if not issue.wrong_type:
+            raise InputError(f"{source}: {issue.place}: {issue.text}")
+        wrong.append((source, issue))
+        kept = without_value(kept, issue.path)
+    return kept, wrong
+
+
+_FOLLOWS_FROM_MISSING = frozenset(
+    {"config-field-missing", "config-field-defaulted", "config-architectures-missing", "config-model-type-missing"}
+    | {"config-quantization-missing", "config-rope-scaling-missing", "config-native-resave"}
+)
+
+
+_CHECKED_BY_TRANSFORMERS = frozenset({"vocab_size", "architectures"})
+"""Fields of every config class, which transformers checks in all releases."""
+
+
+def _type_problems(wrong: tuple[tuple[str, ValueIssue], ...], source: ConfigSource, family: str) -> tuple[Problem, ...]:
+    """Values of a wrong type: refused by a strict config class, else by the model that uses them."""
+    strict = source.facts.get("config_class") == "transformers" and family == "deepseek_v4"
+    exception = "StrictDataclassFieldValidationError" if strict else "TypeError"
+
+    def stage(key: str) -> Stage:
+        if strict or key in _CHECKED_BY_TRANSFORMERS:
+            return Stage.ENGINE_CONFIG
+        # Numbers go to kernels as they are, so text is noticed in the first forward pass.
+        return Stage.WARMUP if key in NUMBERS else Stage.MODEL_INIT
+
+    return tuple(
+        Problem(
+            "config-value-type",
+            stage(issue.path[-1]),
+            exception,
+            f"Validation error for field '{issue.path[-1]}'" if strict else "",
+            {"file": where, "field": issue.place, "text": issue.text},
+            source.origin,
+        )
+        for where, issue in wrong
     )
 
 
@@ -184,7 +245,10 @@ def _from_disk(path: Path, name: str, *, required: bool) -> _Found | None:
         if required:
             raise InputError(f"{path}: no such file; expected a config.json or a directory with one")
         return None
-    config = parse_config(read_file(file, MAX_CONFIG_BYTES), str(file))
+    data = read_file(file, MAX_CONFIG_BYTES)
+    if data.startswith(codecs.BOM_UTF8):
+        raise InputError(f"{file}: starts with a byte order mark, which vLLM refuses; save it as UTF-8 without one")
+    config = parse_config(data, str(file))
     legacy = file.parent / "hf_quant_config.json"
     if config.get("quantization_config") is None and legacy.is_file():
         # ModelOpt up to 0.29 wrote the quantisation beside config.json; vLLM reads it from there.

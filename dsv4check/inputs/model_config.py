@@ -196,8 +196,7 @@ def _as_transformers(raw: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str,
     defaulted = tuple(key for key in TRANSFORMERS_DEFAULTS if key not in raw)
     text: dict[str, Any] = {**TRANSFORMERS_DEFAULTS, **raw}
     layers = _integer(text.get("num_hidden_layers")) or 0
-    rates = dict.fromkeys(("compressed_sparse_attention", "heavily_compressed_attention"), 0)
-    rates |= {"compressed_sparse_attention": 4, "heavily_compressed_attention": 128}
+    rates = {"compressed_sparse_attention": 4, "heavily_compressed_attention": 128}
     if isinstance(raw.get("compress_rates"), Mapping):
         rates = dict(raw["compress_rates"])
     for key, name in (

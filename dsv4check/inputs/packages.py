@@ -1,4 +1,4 @@
-"""Package versions beside vLLM: as stated with ``--package``, completed by what the release pins."""
+"""Package versions beside vLLM: as stated with ``--package``, and as the release pins them."""
 
 from __future__ import annotations
 
@@ -7,25 +7,12 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 
 from dsv4check.errors import InputError
-from dsv4check.records import dataclass
 from dsv4check.releases.facts import ReleaseFacts
 
 _PACKAGE = re.compile(r"^\s*([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*(?:===|==|=|@)\s*(\S+)\s*$")
 _SEPARATORS = re.compile(r"[-_.]+")
-
-
-@dataclass(frozen=True, slots=True)
-class EffectivePackage:
-    """One package as the launch will find it, as far as that is known."""
-
-    name: str
-    """PEP 503 name, e.g. ``flashinfer-python``."""
-    version: str | None
-    """The version: as stated, or the release's pin when that names exactly one; None for a range."""
-    spec: str | None
-    """What the release asks for (PEP 440 specifier); None when it does not name the package."""
-    origin: str
-    """``stated`` or ``pin``."""
+_ABSURD = re.compile(r"\d{100}")
+"""Python refuses to read a number of thousands of digits."""
 
 
 def normalise_name(name: str) -> str:
@@ -42,14 +29,20 @@ def parse_package(text: str) -> tuple[str, str]:
     match = _PACKAGE.match(text)
     if match is None:
         raise InputError(f"--package {text!r}: expected name=version, e.g. flashinfer-python=0.6.14")
-    name, version = match.groups()
     from packaging.version import InvalidVersion, Version
 
+    name, version = match.groups()
+    _refuse_absurd(name, version)
     try:
         Version(version)
     except InvalidVersion:
         raise InputError(f"--package {text!r}: {version!r} is not a version (expected e.g. 0.6.14)") from None
     return normalise_name(name), version
+
+
+def _refuse_absurd(name: str, version: str) -> None:
+    if _ABSURD.search(version):
+        raise InputError(f"package {name}: a number of a hundred digits is no version")
 
 
 def parse_packages(stated: Mapping[str, str] | Iterable[str] | None) -> dict[str, str]:
@@ -75,47 +68,19 @@ def _from_mapping(values: Mapping[str, str]) -> dict[str, str]:
             continue
         if not isinstance(name, str) or not name.strip() or not isinstance(version, str):
             raise InputError(f"packages: {name!r}: expected a version string, got {version!r}")
+        _refuse_absurd(name, version)
         found[normalise_name(name)] = version.strip().removeprefix("==").strip()
-    return found
-
-
-def effective_packages(stated: Mapping[str, str], facts: ReleaseFacts) -> dict[str, EffectivePackage]:
-    """Every package that was stated or that the release pins, keyed by PEP 503 name.
-
-    The pins come from the ``Requires-Dist`` lines of the release's own wheel (facts area ``pins``). A
-    stated version always wins; ``spec`` then still says what the release asked for.
-    """
-    pins = facts.section("pins").get("packages")
-    specs: Mapping[str, str] = pins if isinstance(pins, Mapping) else {}
-    found = {
-        name: EffectivePackage(name=name, version=_exact(spec), spec=spec, origin="pin") for name, spec in specs.items()
-    }
-    for raw_name, version in stated.items():
-        name = normalise_name(raw_name)
-        found[name] = EffectivePackage(name=name, version=version, spec=specs.get(name), origin="stated")
     return found
 
 
 @cache
 def pinned_versions(facts: ReleaseFacts) -> dict[str, str]:
-    """The packages that the release pins to one version, PEP 503 name -> version."""
-    return {
-        name: package.version for name, package in effective_packages({}, facts).items() if package.version is not None
-    }
+    """The packages that the release pins to one version, PEP 503 name -> version.
 
-
-def off_pin(package: EffectivePackage) -> bool | None:
-    """Whether a package lies outside what the release asks for; None when that cannot be told."""
-    if package.spec is None or package.version is None:
-        return None
-    from packaging.specifiers import InvalidSpecifier, SpecifierSet
-    from packaging.version import InvalidVersion, Version
-
-    try:
-        # Local labels (``2.11.0+cu129``) satisfy ``==2.11.0``, as they do for pip.
-        return not SpecifierSet(package.spec).contains(Version(package.version), prereleases=True)
-    except (InvalidSpecifier, InvalidVersion):
-        return None
+    From the ``Requires-Dist`` lines of the release's own wheel (facts area ``pins``).
+    """
+    specs: Mapping[str, str] = facts.section("pins").get("packages", {})
+    return {name: version for name, spec in specs.items() if (version := _exact(spec)) is not None}
 
 
 def _exact(spec: str) -> str | None:

@@ -122,11 +122,14 @@ def assignment(text: str, plain: int | None = None) -> tuple[str, str, bool] | N
 def split_program(
     tokens: tuple[Token, ...], env: dict[str, str], plain: list[int] | None = None
 ) -> tuple[tuple[str, ...], tuple[Token, ...], str]:
-    """Program, the words after it, and the entry point; assignments in front go into ``env``."""
+    """Program, the words after it, and the entry point; assignments in front go into ``env``.
+
+    ``plain`` holds, for words that were split here, how many characters each started with outside quotes.
+    """
     texts = [token.text for token in tokens]
     start = 0
-    if texts[:1] == ["env"] and len(texts) > 1:
-        start = 1
+    if texts[:1] == ["--"] or (texts[:1] == ["env"] and not "".join(texts[1:2]).startswith("-")):
+        start = min(1, len(texts) - 1)
     while start < len(texts) and (pair := assignment(texts[start], plain[start] if plain is not None else None)):
         env[pair[0]] = pair[1]
         start += 1
@@ -138,14 +141,31 @@ def split_program(
         return (), tokens[start:], "serve"
     stop, entrypoint = where
     program: list[str] = []
+    assigns = False
     for text in texts[start:stop]:
-        if (pair := assignment(text)) and program and not text.startswith("-"):
+        pair = assignment(text) if assigns else None
+        # `sudo A=1` and `nohup env A=1` assign; `vllm==0.24.0` behind `uvx --from` does not.
+        if pair is not None and not pair[1].startswith("="):
             env[pair[0]] = pair[1]
-        else:
-            program.append(text)
-    if program[:1] == ["env"] and not program[1].startswith("-"):
-        program.pop(0)
+            continue
+        assigns = assigns or text.rsplit("/", 1)[-1] in ("env", "sudo")
+        program.append(text)
     return tuple(program), tokens[stop:], entrypoint
+
+
+def place_of_environment(program: tuple[str, ...]) -> int:
+    """Index of the program's word in front of which its assignments stand.
+
+    ``sudo`` and ``env -i`` start the server without what was set before them.
+    """
+    if program[:1] == ("sudo",):
+        return 1
+    at = 0
+    if program[:1] == ("env",):
+        at = 1
+        while at < len(program) and program[at].startswith("-"):
+            at += 2 if program[at] in ("-u", "-C", "--unset", "--chdir") else 1
+    return at
 
 
 def _find_server(texts: list[str], start: int) -> tuple[int, str] | None:

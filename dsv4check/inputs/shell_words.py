@@ -13,11 +13,16 @@ from typing import Final
 from dsv4check.errors import InputError
 from dsv4check.records import dataclass
 
-_BLANKS: Final = " \t\r\f\v\u00a0"
+_NO_BREAK: Final = "\u00a0"
+_BLANKS: Final = " \t\r\f\v" + _NO_BREAK
 _OPERATORS: Final = re.compile(
-    r"\d?&>>?|&>>?|\d*>&\d+-?|\d*<&\d+-?|\d*>>|\d*>\||\d*>|<<<|\d*<|\|\||\|&|\||&&|&|;;|;|\n"
+    r"\d?&>>?|&>>?|\d*>&\d+-?|\d*<&\d+-?|\d*>>|\d*>\||\d*>|<<<|\d*<<-?|\d*<|\|\||\|&|\||&&|&|;;|;|\n"
 )
-_VARIABLE: Final = re.compile(r"\$(?:(?P<name>[A-Za-z_]\w*)|\{(?P<braced>[^{}]*(?:\{[^{}]*\}[^{}]*)*)\})")
+_VARIABLE: Final = re.compile(
+    r"\$(?:(?P<name>[A-Za-z_]\w*)|\{(?P<braced>[^{}]*(?:\{[^{}]*\}[^{}]*)*)\}|(?P<special>[@*#?$!\d]))"
+)
+_ANSI_QUOTED: Final = re.compile(r"\$'((?:[^'\\]|\\.)*)'", re.DOTALL)
+_ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"'}
 _BRACED: Final = re.compile(r"(?P<name>[A-Za-z_]\w*)(?P<array>\[[@*]\])?(?:(?P<op>:?[-=?+])(?P<word>.*))?\Z", re.DOTALL)
 
 
@@ -45,10 +50,20 @@ class Lexer:
     """Reads words and operators one by one.
 
     ``variables`` may grow while reading: what a line assigns is known on the next. ``arrays`` holds bash
-    arrays. ``notes`` collects what was read differently from how it looks.
+    arrays. ``first_line`` is the number of the text's first line. ``notes`` collects what was read differently
+    from how it looks, ``documents`` the here-documents, each as (text, number of its first line): they are
+    the input of a command and no commands themselves.
     """
 
-    def __init__(self, text: str, source: str, variables: dict[str, str], arrays: dict[str, list[str]]) -> None:
+    def __init__(
+        self,
+        text: str,
+        source: str,
+        variables: dict[str, str],
+        arrays: dict[str, list[str]],
+        *,
+        first_line: int = 1,
+    ) -> None:
         self._text = text
         self._source = source
         self._variables = variables
@@ -56,25 +71,28 @@ class Lexer:
         self._at = 0
         self._line_starts = [0, *(match.end() for match in re.finditer("\n", text))]
         self._line = 0
-        self.notes: list[str] = []
+        self._first_line = first_line
+        self.notes: dict[str, None] = {}
+        self.documents: list[tuple[str, int]] = []
 
     def _place(self, at: int) -> tuple[int, int]:
         while self._line + 1 < len(self._line_starts) and self._line_starts[self._line + 1] <= at:
             self._line += 1
         while self._line_starts[self._line] > at:
             self._line -= 1
-        return self._line + 1, at - self._line_starts[self._line] + 1
+        return self._line + self._first_line, at - self._line_starts[self._line] + 1
 
     def _fail(self, at: int, message: str) -> InputError:
         line, column = self._place(at)
         return InputError(f"{self._source}, line {line}, column {column}: {message}")
 
     def _note(self, message: str) -> None:
-        if message not in self.notes:
-            self.notes.append(message)
+        self.notes.setdefault(message)
 
     def __iter__(self) -> Iterator[Word | Operator]:
         text, end = self._text, len(self._text)
+        announced: list[tuple[str, bool]] = []
+        indented: bool | None = None
         while True:
             self._skip_blanks()
             if self._at >= end:
@@ -86,17 +104,48 @@ class Lexer:
             if match := _OPERATORS.match(text, at):
                 self._at = match.end()
                 yield Operator(match.group(), *self._place(at))
+                if match.group().lstrip("0123456789") in ("<<", "<<-"):
+                    indented = match.group().endswith("-")
+                elif match.group() == "\n":
+                    for delimiter, indent in announced:
+                        self._document(delimiter, indent)
+                    announced = []
                 continue
             if text[at] in "()":
                 self._at += 1
                 yield Operator(text[at], *self._place(at))
                 continue
-            yield from self._word()
+            for word in self._word():
+                if indented is not None:
+                    announced.append((word.text, indented))
+                    indented = None
+                yield word
+
+    def _document(self, delimiter: str, indented: bool) -> None:
+        """Move behind the here-document that starts at the cursor; without its last line it reaches to the end."""
+        start, stop = self._at, len(self._text)
+        line = self._place(start)[0] if start < stop else 0
+        while self._at < stop:
+            begin = self._at
+            newline = self._text.find("\n", begin)
+            self._at = stop if newline < 0 else newline + 1
+            content = self._text[begin : self._at].rstrip("\r\n")
+            if (content.lstrip("\t") if indented else content) == delimiter:
+                stop = begin
+                break
+        if start < stop:
+            self.documents.append((self._text[start:stop], line))
 
     def _skip_blanks(self) -> None:
         text, end = self._text, len(self._text)
         while self._at < end:
             if text[self._at] in _BLANKS:
+                if text[self._at] == _NO_BREAK:
+                    line, _ = self._place(self._at)
+                    self._note(
+                        f"line {line}: a no-break space, which a shell takes as an ordinary character, was read as"
+                        " a blank"
+                    )
                 self._at += 1
             elif (skip := self._continuation(self._at)) is not None:
                 self._at = skip
@@ -154,8 +203,13 @@ class Lexer:
                     raise self._fail(self._at, "the single quote is never closed")
                 parts.append(text[self._at + 1 : close])
                 self._at = close + 1
-            elif char == '"':
+            elif match := _ANSI_QUOTED.match(text, self._at):
                 quoted = True
+                parts.append(re.sub(r"\\(.)", lambda m: _ESCAPED.get(m[1], m[0]), match[1], flags=re.DOTALL))
+                self._at = match.end()
+            elif char == '"' or text.startswith('$"', self._at):
+                quoted = True
+                self._at += char == "$"
                 pieces = self._double_quoted()
                 parts.append(pieces[0])
                 for piece in pieces[1:]:
@@ -216,6 +270,8 @@ class Lexer:
         if match is None:
             return None
         name, default, operator = match.group("name"), "", ""
+        if match.group("special"):
+            return self._keep(match)
         if name is None:
             braced = _BRACED.match(match.group("braced"))
             if braced is None:

@@ -26,7 +26,10 @@ _VERSION_IN_TAG = re.compile(
     r"(?:\.post\d+)?(?:\.dev\d+)?(?:[+_][0-9a-z.]+)?)(?:-|$)",
     re.I,
 )
-_MOVING = {"nightly", "main", "dev", "head"}
+_TAG_SUFFIX = re.compile(r"(?:-(?:cu\d+|rocm[\d.]*|cpu|xpu|x86_64|aarch64|amd64|arm64|ubuntu[\d.]+))+", re.I)
+"""What follows the version in the tags of vLLM's own images."""
+_MOVING = frozenset(("nightly", "main", "dev", "head"))
+_MAX_TEXT = 200
 
 
 def installed_vllm() -> str | None:
@@ -58,7 +61,9 @@ def resolve_vllm(text: str | None, installed: Callable[[], str | None] = install
 
 
 def _from_text(text: str, origin: Origin) -> VllmBuild:
-    """Take a version, image reference or moving name apart."""
+    """Take a version, an image reference, the tag of one, or a moving name apart."""
+    if len(text) > _MAX_TEXT:
+        raise InputError(f"vLLM version: {len(text)} characters are too long for one")
     image = _IMAGE_TAG.match(text)
     word = image["tag"] if image else text.removeprefix("vllm==").removeprefix("vllm=").strip()
     lowered = word.lower()
@@ -66,13 +71,17 @@ def _from_text(text: str, origin: Origin) -> VllmBuild:
         newest = newest_release()
         note = f"{text!r} is read as {newest}, the newest release known"
         return VllmBuild(newest, "release", newest, origin, note=note)
-    if lowered.split("-")[0] in _MOVING:
+    if lowered.split("-")[0] in _MOVING or lowered.endswith("-nightly"):
         newest = newest_release()
         note = f"{text!r} is a moving development build: {newest}, the newest release known, stands in for it"
-        commit = word.partition("-")[2] or None
+        sha = re.search(r"-([0-9a-f]{7,40})(?:-|$)", lowered)
+        commit = sha[1] if sha else None
         return VllmBuild(text, "development", newest, origin, brackets=(newest,), commit=commit, note=note)
+    if image is not None and re.search(r"-py3(?:-|$)", lowered):
+        raise InputError(f"vLLM version {text!r}: NVIDIA numbers its images by month; expected the vLLM release in it")
     version = _VERSION_IN_TAG.match(word)
-    if version is None or (image is None and version.end() != len(word)):
+    behind = word[version.end("version") :] if version is not None else ""
+    if version is None or (image is None and behind and not _TAG_SUFFIX.fullmatch(behind)):
         wanted = "expected a release (0.24.0), a development build (0.23.1rc1.dev788) or an image with one"
         raise InputError(f"vLLM version {text!r}: {wanted}")
     found = version["version"].replace("_", "+", 1)

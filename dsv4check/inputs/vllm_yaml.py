@@ -57,9 +57,9 @@ def _python_complaint(text: str, path: str) -> str:
     """The error as PyYAML's own loader words it, which is the one vLLM uses."""
     import yaml
 
-    loader = yaml.SafeLoader(text)
-    loader.name = path
     try:
+        loader = yaml.SafeLoader(text)
+        loader.name = path
         loader.get_single_data()
     except (yaml.YAMLError, RecursionError) as error:
         return str(error)
@@ -78,8 +78,8 @@ def _args_of(
 
     if len(text) > MAX_BYTES:
         raise InputError(f"{path}: larger than {MAX_BYTES} bytes; expected the flags of one launch")
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
     try:
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
         node = loader.get_single_node()
         if node is not None:
             _count(node, path, {}, set())

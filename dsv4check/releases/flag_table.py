@@ -112,6 +112,8 @@ class FlagTable:
     enums: Mapping[str, Mapping[str, Any]]
     """Enum name -> member name -> value where JSON can say the value, else None."""
     kv_cache_kinds: tuple[str, ...] = ()
+    quantization: Mapping[str, Any] = field(default_factory=dict)
+    """Names inside ``--quantization-config``: ``keys`` (list) and ``shorthands`` (name -> layer kinds it covers)."""
     tool_parsers: tuple[str, ...] = ()
     reasoning_parsers: tuple[str, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -184,6 +186,7 @@ def load_flag_table(release: str) -> FlagTable:
         configs={name: _config(name, item) for name, item in raw["configs"].items()},
         enums=raw["enums"],
         kv_cache_kinds=tuple(raw["kinds"]),
+        quantization=raw.get("quant", _EMPTY),
         tool_parsers=tuple(raw["tool_parsers"]),
         reasoning_parsers=tuple(raw["reasoning_parsers"]),
         defaults={dest: spec.default for dest, spec in by_dest.items()},
@@ -193,27 +196,22 @@ def load_flag_table(release: str) -> FlagTable:
 
 @dataclass(frozen=True, slots=True)
 class FlagHistory:
-    """In which releases a flag, a key of a JSON-valued flag or a choice exists."""
+    """In which releases a flag, a key of a JSON-valued flag or a choice exists.
+
+    Names are spelled ``--flag``, ``--flag=choice``, ``dest.key``, ``dest.key=choice``,
+    ``attention-backend=NAME``, ``tool-parser=NAME`` or ``reasoning-parser=NAME``.
+    """
 
     releases: tuple[str, ...]
+    """Oldest first."""
     always: frozenset[str]
+    """Names that every release knows."""
     ranges: Mapping[str, tuple[tuple[int, int], ...]]
+    """Other names -> runs of releases that know them, as inclusive pairs of indices into ``releases``."""
 
     def exists(self, name: str) -> bool:
         """True when any release knows the name."""
         return name in self.always or name in self.ranges
-
-    def present_in(self, name: str) -> tuple[str, ...]:
-        """The releases that know ``name``, oldest first.
-
-        Names are spelled ``--flag``, ``--flag=choice``, ``dest.key``, ``dest.key=choice``,
-        ``attention-backend=NAME``, ``tool-parser=NAME`` or ``reasoning-parser=NAME``.
-        """
-        if name in self.always:
-            return self.releases
-        return tuple(
-            self.releases[index] for first, last in self.ranges.get(name, ()) for index in range(first, last + 1)
-        )
 
     def removed_in(self, name: str, release: str) -> str | None:
         """The release that dropped ``name``: the one after the last before ``release`` that had it."""

@@ -58,6 +58,7 @@ def newest_release() -> str:
     return known_releases()[-1]
 
 
+@cache
 def before_first_support(version: str) -> bool:
     """True when the version is older than the first release that knows DeepSeek-V4 (0.20.0).
 

@@ -15,7 +15,7 @@ def parser_problems(deployment: Deployment, section: Mapping[str, Any]) -> list[
     """Names of tool parser, reasoning parser and tokenizer mode against the release's registries.
 
     The first two are checked by ``validate_api_server_args`` before the engine is configured; a tokenizer
-    mode is looked up when the API server loads the tokenizer. Headless nodes run no API server.
+    mode is looked up when the tokenizer is loaded, while the engine starts. Headless nodes run no API server.
     """
     flags = deployment.flags
     if flags.get("headless") is True:
@@ -33,7 +33,7 @@ def parser_problems(deployment: Deployment, section: Mapping[str, Any]) -> list[
                 Stage.ARGPARSE,
                 "KeyError",
                 error,
-                _name_data(deployment, str(tool), known),
+                _name_data(deployment, "tool_call_parser", str(tool), known),
                 where(deployment, "tool_call_parser"),
             )
         )
@@ -51,7 +51,7 @@ def parser_problems(deployment: Deployment, section: Mapping[str, Any]) -> list[
                 Stage.ARGPARSE,
                 "KeyError",
                 error,
-                _name_data(deployment, str(reasoning), known),
+                _name_data(deployment, "reasoning_parser", str(reasoning), known),
                 where(deployment, dest),
             )
         )
@@ -61,18 +61,25 @@ def parser_problems(deployment: Deployment, section: Mapping[str, Any]) -> list[
         problems.append(
             Problem(
                 "tokenizer-mode-unknown",
-                Stage.ENGINE_CONFIG,
+                Stage.MODEL_INIT,
                 "ValueError",
                 f"No tokenizer registered for tokenizer_mode={mode!r}.",
-                _name_data(deployment, str(mode), known),
+                _name_data(deployment, "tokenizer_mode", str(mode), known),
                 where(deployment, "tokenizer_mode"),
             )
         )
     return problems
 
 
-def _name_data(deployment: Deployment, name: str, known: list[str]) -> dict[str, Any]:
-    """The name, and the one to use instead: the family's own when it is registered, else the closest."""
+def _name_data(deployment: Deployment, dest: str, name: str, known: list[str]) -> dict[str, Any]:
+    """The name, and the one to use instead: the family's own when it is registered, else the closest.
+
+    A release older than the family has no name for it; another family's is then worth telling but no fix
+    (``dest`` is empty).
+    """
     own = deployment.model.family
+    if own in known:
+        return {"name": name, "dest": dest, "closest": own, "advice": f"{deployment.model.name} uses {own}."}
     close = get_close_matches(name, known, 1, 0.5)
-    return {"name": name, "closest": own if own in known else (close[0] if close else known[0])}
+    closest = close[0] if close else known[0]
+    return {"name": name, "dest": "", "closest": closest, "advice": f"The closest name it has is {closest}."}

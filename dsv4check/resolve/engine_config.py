@@ -34,7 +34,7 @@ def check_engine_config(deployment: Deployment, facts: ReleaseFacts, parallel: P
     section = facts.section("engine_config")
     return (
         *parser_problems(deployment, section),
-        *value_problems(deployment),
+        *value_problems(deployment, section),
         *environment_problems(deployment, facts),
         *_ranges(deployment, section),
         *_model(deployment, section),
@@ -146,6 +146,8 @@ def _lora(deployment: Deployment, section: Mapping[str, Any]) -> list[Problem]:
         problems.append(Problem("lora-default-mm", Stage.ENGINE_CONFIG, "ValueError", error, {}, at))
     if deployment.hardware.vendor not in (None, "nvidia"):
         return problems
+    if deployment.model.family == "deepseek_v41":
+        return [*problems, *_lora_v41(deployment, section, origin)]
     if not section["lora"]["supported"]:
         error = "DeepseekV4ForCausalLM does not support LoRA yet."
         problems.append(Problem("lora-unsupported", Stage.WEIGHT_LOAD, "ValueError", error, {}, origin))
@@ -159,6 +161,18 @@ def _lora(deployment: Deployment, section: Mapping[str, Any]) -> list[Problem]:
         )
         problems.append(config_problem("lora-mega-moe", error, {"backend": backend}, origin))
     return problems
+
+
+def _lora_v41(deployment: Deployment, section: Mapping[str, Any], origin: Origin | None) -> list[Problem]:
+    """V4.1's class (the multimodal one) has no LoRA in any release; 0.33 says so before the weights are loaded."""
+    if section["lora"]["mega_moe_refused"]:
+        error = (
+            f"LoRA is not supported for DeepseekV41ForCausalLM ({deployment.model.name}). Supported models implement "
+            "the `SupportsLoRA` interface. Run this model without `enable_lora`."
+        )
+        return [config_problem("lora-unsupported-v41", error, {}, origin)]
+    error = "DeepseekV41ForCausalLM does not support LoRA yet."
+    return [Problem("lora-unsupported-v41", Stage.WEIGHT_LOAD, "ValueError", error, {}, origin)]
 
 
 def _lora_budget(deployment: Deployment, origin: Origin | None) -> list[Problem]:

@@ -1,8 +1,9 @@
 """Environment variables: names the release does not know, values it cannot read, and layouts V4 cannot use.
 
 ``envs.validate_environ`` compares every ``VLLM_*`` name with the release's table and warns (or stops, with
-``--fail-on-environ-validation``). Values are parsed when a variable is first read; at the latest every worker
-reads all of them after loading the weights (``envs.enable_envs_cache``), so a bad value never survives.
+``--fail-on-environ-validation``). Values are parsed when a variable is first read: a few while the engine config is
+made (``env.early`` in the facts), the others when the workers start; at the latest every worker reads all of them
+after loading the weights (``envs.enable_envs_cache``), so a bad value never survives.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def environment_problems(deployment: Deployment, facts: ReleaseFacts) -> list[Pr
         names = [name for name in deployment.env if name.startswith(_PREFIX)]
         problems += _unknown(deployment, facts.version, section, names)
         for name in names:
-            problem = _value(section, name[len(_PREFIX) :], deployment.env[name])
+            problem = _value(section, name[len(_PREFIX) :], deployment.env[name], _read_at(deployment, section, name))
             if problem is not None:
                 problems.append(problem)
     problems += _layout(deployment, facts.section("engine_config"))
@@ -72,7 +73,7 @@ def _unknown(deployment: Deployment, release: str, section: Mapping[str, Any], n
             continue
         value = deployment.env[name]
         meant, meant_value = _meant(name, value, known)
-        instead = _REPLACED.get(name) or meant
+        instead = _replacement(deployment, name) or meant
         hint = f"; use {instead}" if instead else ""
         data = {"name": name, "value": value, "backend": value, "instead": instead, "hint": hint}
         data |= {"meant": meant, "meant_value": meant_value}
@@ -90,6 +91,15 @@ def _unknown(deployment: Deployment, release: str, section: Mapping[str, Any], n
     return problems
 
 
+def _replacement(deployment: Deployment, name: str) -> str:
+    """What took the variable's place; empty when that is a flag this release does not have (yet)."""
+    instead = _REPLACED.get(name, "")
+    flags = deployment.flags.defaults
+    if not instead.startswith("--") or not flags:
+        return instead
+    return instead if instead.split()[0][2:].replace("-", "_") in flags else ""
+
+
 @lru_cache(maxsize=512)
 def _meant(name: str, value: str, known: frozenset[str]) -> tuple[str, str]:
     """The variable that was probably meant and the value it needs; empty when nothing is close."""
@@ -101,12 +111,22 @@ def _meant(name: str, value: str, known: frozenset[str]) -> tuple[str, str]:
     return (_PREFIX + close[0], value) if close else ("", "")
 
 
-def _value(section: Mapping[str, Any], short: str, value: str) -> Problem | None:
+def _read_at(deployment: Deployment, section: Mapping[str, Any], name: str) -> Stage:
+    """The stage at which a variable is first read."""
+    short = name[len(_PREFIX) :]
+    ranks = deployment.flags.get("data_parallel_size")
+    # With several data-parallel ranks ParallelConfig itself looks for free ports.
+    ports = short == "PORT" and isinstance(ranks, int) and ranks > 1
+    early = ports or short in _words(section.get("early", ""))
+    return Stage.ENGINE_CONFIG if early else Stage.MODEL_INIT
+
+
+def _value(section: Mapping[str, Any], short: str, value: str, stage: Stage) -> Problem | None:
     """A value that the variable's reader cannot take."""
     name = _PREFIX + short
     origin = Origin("env", name)
     if short == "PORT":
-        return _port(value, origin)
+        return _port(value, origin, stage)
     choices = section["choices"].get(short)
     if choices is not None:
         allowed = choices["values"]
@@ -115,11 +135,11 @@ def _value(section: Mapping[str, Any], short: str, value: str) -> Problem | None
             return None
         error = f"Invalid value '{value}' for {name}. Valid options: {allowed}."
         data = {"name": name, "value": value, "expected": "one of " + ", ".join(allowed)}
-        return Problem("env-bad-value", Stage.ENGINE_CONFIG, "ValueError", error, data, origin)
+        return Problem("env-bad-value", stage, "ValueError", error, data, origin)
     if short in _words(section["int"]):
-        return None if _is_int(value) else _bad_number(name, value, "int", origin)
+        return None if _is_int(value) else _bad_number(name, value, "int", origin, stage)
     if short in _words(section["float"]) and not _is_float(value):
-        return _bad_number(name, value, "float", origin)
+        return _bad_number(name, value, "float", origin, stage)
     return None
 
 
@@ -139,7 +159,7 @@ def _is_float(value: str) -> bool:
     return True
 
 
-def _bad_number(name: str, value: str, kind: str, origin: Origin) -> Problem:
+def _bad_number(name: str, value: str, kind: str, origin: Origin, stage: Stage) -> Problem:
     if kind == "int":
         error = f"invalid literal for int() with base 10: '{value}'"
         expected = "an integer (0 or 1 for a switch)"
@@ -147,10 +167,10 @@ def _bad_number(name: str, value: str, kind: str, origin: Origin) -> Problem:
         error = f"could not convert string to float: '{value}'"
         expected = "a number"
     data = {"name": name, "value": value, "expected": expected}
-    return Problem("env-bad-value", Stage.ENGINE_CONFIG, "ValueError", error, data, origin)
+    return Problem("env-bad-value", stage, "ValueError", error, data, origin)
 
 
-def _port(value: str, origin: Origin) -> Problem | None:
+def _port(value: str, origin: Origin, stage: Stage) -> Problem | None:
     """Kubernetes sets ``VLLM_PORT=tcp://...`` in every pod beside a service named ``vllm``."""
     if _is_int(value):
         return None
@@ -159,7 +179,7 @@ def _port(value: str, origin: Origin) -> Problem | None:
     error = f"VLLM_PORT '{value}' {text}"
     data = {"name": "VLLM_PORT", "value": value, "expected": "a port number"}
     code = "env-port-uri" if uri else "env-bad-value"
-    return Problem(code, Stage.ENGINE_CONFIG, "ValueError", error, data, origin)
+    return Problem(code, stage, "ValueError", error, data, origin)
 
 
 def _layout(deployment: Deployment, section: Mapping[str, Any]) -> list[Problem]:

@@ -27,6 +27,7 @@ def weight_problems(
     section = facts.section("moe")
     problems = [
         *_flag(deployment, section, experts),
+        *_online_config(deployment, section, experts),
         *_shared_expert(deployment, section, experts, parallel),
         *_routed_block(deployment, section, experts, parallel),
         *_misread(deployment, experts),
@@ -52,6 +53,34 @@ def _flag(deployment: Deployment, section: Mapping[str, Any], experts: ExpertFor
     if value in section.get("quantization_taken", ()):
         return []
     return [Problem("quantization-flag-ignored", stage, "", "", data, origin)]
+
+
+def _online_config(deployment: Deployment, section: Mapping[str, Any], experts: ExpertFormat) -> list[Problem]:
+    """``--quantization-config`` on a quantised checkpoint: composed with it from 0.30 on, unused before."""
+    value = deployment.flags.values.get("quantization_config")
+    if not section.get("online_composed") or not isinstance(value, Mapping) or not experts.native:
+        return []
+    if any(value.get(key) is not None for key in ("linear", "moe", "targets")):
+        return []
+    use = deployment.flags.use("quantization_config")
+    error = (
+        "OnlineQuantizationConfig requires at least one of quantization_config.linear, quantization_config.moe, or "
+        "quantization_config.targets to be set."
+    )
+    origin = use.origin if use is not None else None
+    return [Problem("quantization-config-empty", Stage.ENGINE_CONFIG, "ValidationError", error, {}, origin)]
+
+
+def schema_problem(deployment: Deployment) -> Problem:
+    """``--quantization humming``, which does overrule the checkpoint's method.
+
+    humming-kernels has weight schemas by quant_method, and none for the name V4's config was given by then.
+    """
+    use = deployment.flags.use("quantization")
+    error = "unsupported weight quant_method: deepseek_v4_fp8"
+    data = {"value": deployment.flags.get("quantization")}
+    origin = use.origin if use is not None else None
+    return Problem("quantization-without-schema", Stage.MODEL_INIT, "ValueError", error, data, origin)
 
 
 def _shared_expert(

@@ -56,6 +56,18 @@ def resolve_kv_dtype(deployment: Deployment, facts: ReleaseFacts, attention: Att
     return KvDtype(requested, None, None, tuple(rewrites), ())
 
 
+def refusal(deployment: Deployment, facts: ReleaseFacts, dtype: str, layout: str | None) -> tuple[str, str] | None:
+    """(exception, error) with which a layer of this layout refuses a cache dtype; None when it takes it.
+
+    For a dtype that arrives after the engine config was made, as the draft's own does.
+    """
+    section = facts.section("kv_cache")
+    found = _config_problem(deployment, section, dtype, None)
+    if found is None and layout == "fp8_ds_mla":
+        found = next((item for item in _packed(section, dtype, dtype, [], None).problems if item.exception), None)
+    return None if found is None else (found.exception, found.error)
+
+
 def _packed(
     section: Mapping[str, Any], requested: str, current: str, rewrites: list[str], origin: Origin | None
 ) -> KvDtype:

@@ -258,12 +258,17 @@ def _devices(deployment: Deployment, launch: _Launch, parallel: Parallelism, loc
     world = parallel.world_size
     origin_flags = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
     nodes_that_fit = -(-world // gpus) if gpus else 1
+    # Ray only spreads ranks over GPUs that are there.
+    enough = (deployment.hardware.total_gpus or gpus) >= parallel.total
     data = {
         "world": world,
         "gpus": gpus,
         "fitting_nodes": nodes_that_fit,
+        "fitting_ranks": max(1, gpus // world),
         "tp": parallel.tensor,
         "dp": parallel.data,
+        "ray_executor": "distributed_executor_backend" if enough else "",
+        "ray_ranks": "data_parallel_backend" if enough else "",
     }
     undecided = launch.executor is None and parallel.total > 1
     if undecided and launch.nnodes <= 1 and gpus < world:

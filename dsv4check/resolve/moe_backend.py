@@ -19,7 +19,7 @@ from dsv4check.records import dataclass
 from dsv4check.releases.facts import ReleaseFacts
 from dsv4check.resolution import Moe, Parallelism
 from dsv4check.resolve.expert_format import ExpertFormat, expert_format
-from dsv4check.resolve.expert_weights import cut_inside_blocks, weight_problems
+from dsv4check.resolve.expert_weights import cut_inside_blocks, schema_problem, weight_problems
 from dsv4check.resolve.mega_moe import mega_problems
 
 _LOG: Final = {
@@ -42,8 +42,12 @@ class Request:
     origin: Origin | None
 
 
-def resolve_moe(deployment: Deployment, facts: ReleaseFacts, parallel: Parallelism) -> tuple[Moe, tuple[Problem, ...]]:
+def resolve_moe(
+    deployment: Deployment, facts: ReleaseFacts, parallel: Parallelism, runner: str | None = None
+) -> tuple[Moe, tuple[Problem, ...]]:
     """The kernel for the routed experts and what stands in its way, in the order in which vLLM meets it.
+
+    ``runner`` is the model runner's name: the two pass the draft's wish on in different releases.
 
     Without a GPU only what no GPU could change is reported; for other vendors than NVIDIA nothing is.
     A value of ``--moe-backend`` that the release does not have is the flag parser's to report.
@@ -56,7 +60,7 @@ def resolve_moe(deployment: Deployment, facts: ReleaseFacts, parallel: Paralleli
         return Moe(request.name, experts.name, None), ()
     taken = deployment.flags.values.get("quantization")
     if experts.native and taken in section.get("quantization_taken", ()):
-        experts = ExpertFormat(None, None, taken, native=False)
+        return Moe(request.name, None, None), (schema_problem(deployment),)
     problems = [
         *_all2all_problems(deployment, section, request, parallel),
         *weight_problems(deployment, facts, experts, parallel),
@@ -71,7 +75,7 @@ def resolve_moe(deployment: Deployment, facts: ReleaseFacts, parallel: Paralleli
         return Moe(request.name, experts.name, None), tuple(problems)
     backend, selected = _select(deployment, section, request, experts, parallel)
     problems += selected
-    problems += _draft_problems(deployment, section, experts, parallel)
+    problems += _draft_problems(deployment, section, experts, parallel, runner)
     return Moe(request.name, experts.name, backend), tuple(problems)
 
 
@@ -91,28 +95,43 @@ def requested_backend(deployment: Deployment) -> Request:
 
 
 def _draft_problems(
-    deployment: Deployment, section: Mapping[str, Any], experts: ExpertFormat, parallel: Parallelism
+    deployment: Deployment,
+    section: Mapping[str, Any],
+    experts: ExpertFormat,
+    parallel: Parallelism,
+    runner: str | None,
 ) -> list[Problem]:
     """``moe_backend`` of the speculative config: the draft's own wish, with the target's expert format.
 
-    Only MTP's loader passes it on (``load_eagle_model``), and only from the release on that the facts name;
-    elsewhere the draft takes the target's backend.
+    Only MTP's loaders pass it on: the V1 runner's in every release, the V2 runner's from the release on that the
+    facts name; elsewhere the draft takes the target's backend.
     """
     spec = deployment.flags.section("speculative_config")
     name = spec.get("moe_backend")
-    mega = section["mega"]["names"]
-    if not section.get("draft_moe_backend") or spec.get("method") != "mtp" or not isinstance(name, str):
+    passed = runner == "v1" or (runner == "v2" and section.get("draft_moe_backend"))
+    if not passed or not isinstance(name, str) or _spec_method(deployment) not in ("mtp", "deepseek_mtp"):
         return []
     use = deployment.flags.use("speculative_config")
     wish = Request(name.lower().replace("-", "_"), use.origin if use is not None else None)
-    if wish.name == "auto" or wish.name in mega:
+    mega = section.get("mega", {})
+    if wish.name == "auto":
         return []
-    _, found = _select(deployment, section, wish, experts, parallel)
+    if wish.name in mega.get("names", ()):
+        found = mega_problems(deployment, section, wish.name, experts, parallel, wish.origin)
+        found = found if parallel.expert_parallel or mega.get("requires_ep") else ()
+        code, words = "draft-mega-moe-refused", _parallel_words(deployment, parallel)
+    else:
+        _, found = _select(deployment, section, wish, experts, parallel)
+        code, words = "draft-moe-backend-refused", ""
     return [
-        Problem("draft-moe-backend-refused", item.stage, item.exception, item.error, item.data, item.origin)
+        Problem(code, Stage.WEIGHT_LOAD, item.exception, item.error, {"parallel": words, **item.data}, item.origin)
         for item in found
         if item.exception
-    ]
+    ][:1]
+
+
+def _spec_method(deployment: Deployment) -> Any:
+    return deployment.flags.section("speculative_config").get("method", deployment.flags.values.get("spec_method"))
 
 
 def _select(

@@ -13,11 +13,15 @@ from dsv4check.resolve.block_size import block_size_problems, resolve_block_size
 from dsv4check.resolve.cache_layout import bytes_per_token, cache_layers, main_bytes_per_state
 from dsv4check.resolve.connectors import check_connectors
 from dsv4check.resolve.draft import resolve_draft
+from dsv4check.resolve.draft_overrides import draft_override_problems
 from dsv4check.resolve.engine_config import check_engine_config
+from dsv4check.resolve.engram import engram_problems
 from dsv4check.resolve.kernel_support import kernel_facts
 from dsv4check.resolve.kv_dtype import resolve_kv_dtype
 from dsv4check.resolve.moe_backend import resolve_moe
 from dsv4check.resolve.parallelism import resolve_parallel
+from dsv4check.resolve.replay import replay_problems
+from dsv4check.resolve.routed_experts import routed_expert_problems
 from dsv4check.resolve.runner import resolve_runner
 
 _V41 = NotEvaluated(
@@ -42,6 +46,8 @@ def resolve(deployment: Deployment, facts: ReleaseFacts) -> Resolution:
     problems += found
     runner, found = resolve_runner(deployment, facts, draft, parallel)
     problems += found
+    problems += routed_expert_problems(deployment, facts, parallel, runner)
+    problems += replay_problems(deployment, facts, draft, runner)
     problems += check_engine_config(deployment, facts, parallel)
     found, connector_facts = check_connectors(deployment, facts, parallel)
     problems += found
@@ -50,6 +56,7 @@ def resolve(deployment: Deployment, facts: ReleaseFacts) -> Resolution:
     attention, kv_cache, moe = None, None, None
     if deployment.model.family != "deepseek_v4":
         notes.append(_V41)
+        problems += engram_problems(deployment, parallel)
     elif not cuda:
         notes.append(_NOT_CUDA)
     else:
@@ -58,10 +65,11 @@ def resolve(deployment: Deployment, facts: ReleaseFacts) -> Resolution:
         kv_cache, found = _kv_cache(deployment, facts, attention, draft.layers)
         problems += found
         problems += block_size_problems(deployment, facts, kv_cache.block_size, runner)
+        problems += draft_override_problems(deployment, facts, draft, runner, attention)
         if deployment.hardware.vendor is None:
             notes.append(_gpu_missing(attention, kv_cache))
     if cuda:
-        moe, found = resolve_moe(deployment, facts, parallel)
+        moe, found = resolve_moe(deployment, facts, parallel, runner.name)
         problems += found
 
     values: dict[str, Any] = dict(connector_facts)

@@ -87,14 +87,56 @@ def check_draft_tensor_parallel(values: Mapping[str, Any], tensor: int) -> None:
         )
 
 
-def check_max_model_len(values: Mapping[str, Any], deployment: Deployment) -> None:
-    """``max_model_len`` of the draft against a stated ``--max-model-len``."""
+def check_max_model_len(values: Mapping[str, Any], deployment: Deployment, limit: float | None) -> None:
+    """``max_model_len`` of the draft against a stated ``--max-model-len``; ``limit`` is the target's own length."""
     length, target = values.get("max_model_len"), deployment.flags.get("max_model_len")
-    if length is None or not isinstance(target, int) or isinstance(target, bool) or target <= 0:
+    if not isinstance(target, int) or isinstance(target, bool) or target <= 0:
+        target = limit
+    if length is None or target is None or length <= target:
         return
-    if length > target:
-        error = f"speculative_max_model_len={length} cannot be larger than target_max_model_len={target}"
-        raise RefusedError("spec-max-model-len", error, key="max_model_len", length=length, target=target)
+    error = f"speculative_max_model_len={length} cannot be larger than target_max_model_len={int(target)}"
+    raise RefusedError("spec-max-model-len", error, key="max_model_len", length=length, target=int(target))
+
+
+def check_draft_length(
+    values: Mapping[str, Any], section: Mapping[str, Any], deployment: Deployment, limit: float | None
+) -> None:
+    """``max_model_len`` of the draft against the positions its config.json allows.
+
+    From 0.21 on the draft's ModelConfig is given the length and refuses it itself.
+    """
+    length = values.get("max_model_len")
+    if length is None or limit is None or length <= limit:
+        return
+    error = f"speculative_max_model_len={length} cannot be larger than draft_max_model_len={int(limit)}"
+    if section.get("draft_len_to_model_config"):
+        if deployment.env.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "0").strip().lower() in ("1", "true"):
+            return
+        error = (
+            f"User-specified max_model_len ({length}) is greater than the derived max_model_len "
+            f"(max_position_embeddings={limit} or model_max_length=None in model's config.json)."
+        )
+    raise RefusedError("spec-max-model-len", error, key="max_model_len", length=length, target=int(limit))
+
+
+_SAME_METHOD = ("fp8", "deepseek_v4_fp8", "humming")
+"""Quantisation names that the draft of a deepseek_v4_fp8 checkpoint takes."""
+
+
+def check_draft_quantization(values: Mapping[str, Any], method: str | None) -> None:
+    """``quantization`` of the draft; ``method`` is the quant_method of the draft's config.json.
+
+    The target's flag is silently overruled on V4, but not the draft's: the override looks for model type
+    deepseek_v4, and the draft's config has another one by then.
+    """
+    asked = values.get("quantization")
+    if method != "fp8" or not isinstance(asked, str) or asked in _SAME_METHOD:
+        return
+    error = (
+        "Quantization method specified in the model config (fp8) does not match the quantization method specified "
+        f"in the `quantization` argument ({asked})."
+    )
+    raise RefusedError("spec-draft-quantization", error, key="quantization", asked=asked)
 
 
 def check_options(values: Mapping[str, Any], section: Mapping[str, Any], method: str | None) -> None:

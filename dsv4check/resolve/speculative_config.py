@@ -15,6 +15,7 @@ from dsv4check.records import dataclass, field
 from dsv4check.releases.facts import ReleaseFacts
 from dsv4check.resolution import Parallelism
 from dsv4check.resolve import speculative_checks as checks
+from dsv4check.resolve.scheduler_limits import derived_length
 from dsv4check.resolve.speculative_fields import MergedConfig, merge, origin
 
 PUBLISHED: Mapping[str, tuple[str, str | None]] = {
@@ -40,6 +41,7 @@ PUBLISHED: Mapping[str, tuple[str, str | None]] = {
 _DRAFT_FREE = ("ngram", "ngram_gpu", "suffix", "extract_hidden_states")
 _UNKNOWN = object()
 _TOKENS = "num_speculative_tokens"
+_LENGTH_KEYS = frozenset({"max_position_embeddings", "rope_scaling", "rope_parameters"})
 _SUFFIX_DEPTH = 24
 """Default of ``suffix_decoding_max_tree_depth``, in every release."""
 
@@ -94,7 +96,7 @@ class SpecConfig:
 def resolve_speculative_config(deployment: Deployment, facts: ReleaseFacts, parallel: Parallelism) -> SpecConfig | None:
     """The speculative config of the launch; None without one, and when the parser already refused it."""
     section = facts.section("spec_decode")
-    merged = merge(deployment, section)
+    merged = merge(deployment, section, facts.section("spec_keys"))
     if merged is None:
         return None
     requested = merged.values.get("method")
@@ -104,7 +106,7 @@ def resolve_speculative_config(deployment: Deployment, facts: ReleaseFacts, para
         config.refused = True
         return config
     try:
-        _Builder(deployment, section, parallel, merged, config).build()
+        _Builder(deployment, facts, parallel, merged, config).build()
     except checks.RefusedError as refused:
         config.refused = True
         config.problems.append(
@@ -126,13 +128,14 @@ class _Builder:
     def __init__(
         self,
         deployment: Deployment,
-        section: Mapping[str, Any],
+        facts: ReleaseFacts,
         parallel: Parallelism,
         merged: MergedConfig,
         config: SpecConfig,
     ):
         self.deployment = deployment
-        self.section = section
+        self.facts = facts
+        self.section = facts.section("spec_decode")
         self.parallel = parallel
         self.values = merged.values
         self.config = config
@@ -189,6 +192,14 @@ class _Builder:
     def _build_draft(self, model: str) -> None:
         config, values = self.config, self.values
         draft = config.draft = self._describe(model)
+        limit = derived_length(self.deployment, self.facts.section("engine_config"))
+        if draft.is_target and draft.family == "deepseek_v4":
+            # Overrides of the target's config do not reach the draft's.
+            own = None if draft.hidden & _LENGTH_KEYS else limit
+            quantized = self.deployment.model.raw.get("quantization_config")
+            method = quantized.get("quant_method") if isinstance(quantized, Mapping) else None
+            checks.check_draft_length(values, self.section, self.deployment, own)
+            checks.check_draft_quantization(values, method)
         config.method = self._detected_method(draft)
         if config.method in ("eagle", "eagle3", "dflash") and draft.family is not None:
             _refuse_eagle(draft, config.method)
@@ -197,7 +208,7 @@ class _Builder:
         self._settle_tokens(draft)
         checks.check_draft_topk(values, self.section, config.method, draft.family)
         checks.check_draft_tensor_parallel(values, self.parallel.tensor)
-        checks.check_max_model_len(values, self.deployment)
+        checks.check_max_model_len(values, self.deployment, limit)
 
     def _describe(self, model: str) -> DraftModel:
         target = self.deployment.model

@@ -44,10 +44,13 @@ class MergedConfig:
     """Why the config object cannot be built; empty when all fields are valid."""
 
 
-def merge(deployment: Deployment, section: Mapping[str, Any]) -> MergedConfig | None:
+def merge(
+    deployment: Deployment, section: Mapping[str, Any], spans: Mapping[str, Any] | None = None
+) -> MergedConfig | None:
     """The merged speculative config; None when the launch has none or the parser already refused it.
 
-    ``section`` is the release's ``spec_decode`` facts.
+    ``section`` is the release's ``spec_decode`` facts, ``spans`` its ``spec_keys``: the keys that only other
+    releases know, under ``arrives`` (key: first release) and ``removed`` (key: first release without it).
     """
     flags = deployment.flags
     given = flags.values.get("speculative_config")
@@ -80,7 +83,7 @@ def merge(deployment: Deployment, section: Mapping[str, Any]) -> MergedConfig | 
         return None
     if section.get("dashed_keys"):
         config = {str(key).replace("-", "_"): value for key, value in config.items()}
-    return _validate(flags, config, section)
+    return _validate(flags, config, section, spans or {})
 
 
 def _no_object(flags: ServeFlags, given: Any, section: Mapping[str, Any]) -> Problem:
@@ -105,7 +108,9 @@ def origin(flags: ServeFlags, key: str) -> Origin | None:
     return last.origin if last else None
 
 
-def _validate(flags: ServeFlags, config: dict[str, Any], section: Mapping[str, Any]) -> MergedConfig:
+def _validate(
+    flags: ServeFlags, config: dict[str, Any], section: Mapping[str, Any], spans: Mapping[str, Any]
+) -> MergedConfig:
     fields: Mapping[str, str] = section.get("fields") or {}
     literals: Mapping[str, Any] = section.get("literals") or {}
     values: dict[str, Any] = {}
@@ -114,7 +119,7 @@ def _validate(flags: ServeFlags, config: dict[str, Any], section: Mapping[str, A
         if key in _INTERNAL:
             continue
         if key not in fields:
-            problems.append(_unknown_key(flags, key, value, fields))
+            problems.append(_unknown_key(flags, key, value, fields, spans))
             continue
         converted, error = check_value(fields[key], value, literals)
         if error is None:
@@ -129,11 +134,23 @@ def _validate(flags: ServeFlags, config: dict[str, Any], section: Mapping[str, A
     return MergedConfig(values if not problems else config, tuple(problems))
 
 
-def _unknown_key(flags: ServeFlags, key: str, value: Any, fields: Mapping[str, str]) -> Problem:
-    from difflib import get_close_matches
+def _unknown_key(
+    flags: ServeFlags, key: str, value: Any, fields: Mapping[str, str], spans: Mapping[str, Any]
+) -> Problem:
+    """A key without a field; ``renamed`` is empty where another release knows the key or nothing is similar."""
+    name = key.replace("-", "_")
+    data = {"key": key, "value": value, "renamed": "", "vllm_spec": "<0", "hint": ""}
+    arrives, removed = (spans.get(part, {}).get(name) for part in ("arrives", "removed"))
+    if arrives is not None:
+        data |= {"vllm_spec": f">={arrives}", "hint": f"; it exists from {arrives} on"}
+    elif removed is not None:
+        data |= {"vllm_spec": f"<{removed}", "hint": f"; it was removed in {removed}"}
+    else:
+        from difflib import get_close_matches
 
-    near = get_close_matches(key.replace("-", "_"), fields, n=1)
-    data = {"key": key, "value": value, "suggestion": near[0] if near else None}
+        near = get_close_matches(name, fields, n=1, cutoff=0.68)
+        if near:
+            data |= {"renamed": f"speculative_config.{near[0]}", "hint": f"; the closest is {near[0]}"}
     return Problem(
         "spec-unknown-key",
         Stage.ENGINE_CONFIG,

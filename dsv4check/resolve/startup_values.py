@@ -18,8 +18,8 @@ _DP_BACKENDS: Final = ("mp", "ray")
 _CONFIG_FORMATS: Final = ("auto", "hf", "mistral")
 
 
-def value_problems(deployment: Deployment) -> list[Problem]:
-    """Every problem of this kind, in the order in which vLLM meets them."""
+def value_problems(deployment: Deployment, section: Mapping[str, Any]) -> list[Problem]:
+    """Every problem of this kind, in the order in which vLLM meets them; ``section`` is ``engine_config``."""
     return [
         *_config_format(deployment),
         *_hf_overrides(deployment),
@@ -27,6 +27,7 @@ def value_problems(deployment: Deployment) -> list[Problem]:
         *_data_parallel_backend(deployment),
         *_executor(deployment),
         *_empty_capture(deployment),
+        *_load_format(deployment, section),
     ]
 
 
@@ -71,7 +72,9 @@ def _model_classes(deployment: Deployment) -> list[Problem]:
     for name, target in value.items():
         data = {"entry": name, "target": target}
         if not isinstance(target, str):
-            error = f"1 validation error for ModelConfig\nmodel_class_overrides.{name}\n  Input should be a valid string"
+            error = (
+                f"1 validation error for ModelConfig\nmodel_class_overrides.{name}\n  Input should be a valid string"
+            )
         elif len(target.split(":")) != 2:
             error = "Expected a string in the format `<module>:<class>`"
         else:
@@ -119,7 +122,7 @@ def _empty_capture(deployment: Deployment) -> list[Problem]:
     limit = flags.values.get("max_cudagraph_capture_size", compilation.get("max_cudagraph_capture_size"))
     if isinstance(limit, int) and min(limit, integer(deployment, "max_num_batched_tokens") or limit) < 1:
         error = "Maximum cudagraph size should be greater than or equal to 1 when using cuda graph."
-        dest, given = "max_cudagraph_capture_size", limit
+        dest, given = "max_cudagraph_capture_size", str(limit)
     elif isinstance(sizes, (list, tuple)) and not sizes:
         error = "cudagraph_capture_sizes should contain at least one element when using cuda graph."
         dest, given = "cudagraph_capture_sizes", "empty"
@@ -127,3 +130,15 @@ def _empty_capture(deployment: Deployment) -> list[Problem]:
         return []
     data: dict[str, Any] = {"key": dest, "value": given}
     return [config_problem("capture-sizes-empty", error, data, where(deployment, dest, "compilation_config"))]
+
+
+def _load_format(deployment: Deployment, section: Mapping[str, Any]) -> list[Problem]:
+    """``--load-format``: free text, lower-cased, looked up when a worker makes its model loader."""
+    name = deployment.flags.values.get("load_format")
+    known = section["load_formats"].split()
+    if not isinstance(name, str) or name.lower() in known:
+        return []
+    error = f"Load format `{name.lower()}` is not supported"
+    data = {"value": name, "known": ", ".join(known)}
+    origin = where(deployment, "load_format")
+    return [Problem("load-format-unknown", Stage.MODEL_INIT, "ValueError", error, data, origin)]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -64,6 +62,14 @@ def test_places_of_words_in_text() -> None:
         ("serve M --enforce-eager", ("vllm", "serve"), ["M", "--enforce-eager"]),
         ("M --enforce-eager", (), ["M", "--enforce-eager"]),
         ("--model M -tp=8", (), ["--model", "M", "-tp=8"]),
+        ("-- vllm serve M", ("vllm", "serve"), ["M"]),
+        ("env -u X vllm serve M", ("env", "-u", "X", "vllm", "serve"), ["M"]),
+        ("\ufeffvllm serve M", ("vllm", "serve"), ["M"]),
+        (
+            "uvx --from vllm==0.24.0 vllm serve M",
+            ("uvx", "--from", "vllm==0.24.0", "vllm", "serve"),
+            ["M"],
+        ),
     ],
 )
 def test_programs(text: str, program: tuple[str, ...] | None, expected: list[str]) -> None:
@@ -85,8 +91,55 @@ def test_env_command_and_assignments() -> None:
     command = read_command("sudo -E env A=1 B='x y' vllm serve M")
     assert command.env == {"A": "1", "B": "x y"}
     assert read_command("A=1 vllm serve M").env == {"A": "1"}
+    assert read_command("A=b=c vllm serve M").env == {"A": "b=c"}
+    assert read_command("uvx --from vllm==0.24.0 vllm serve M").env == {}
     # What is quoted as a whole assigns nothing.
     assert read_command('vllm serve M "A=1"').env == {}
+
+
+@pytest.mark.parametrize(
+    ("before", "env"),
+    [
+        ("export A=1 B=2; unset B", {"A": "1"}),
+        ("declare -x A=1\ntypeset B=2", {"A": "1"}),
+        ("A=1\nexport A", {"A": "1"}),
+        ("export A=1; A=2", {"A": "2"}),
+        ("A=1", {}),
+    ],
+)
+def test_what_a_script_exports(before: str, env: dict[str, str]) -> None:
+    assert read_command(f"{before}\nvllm serve M").env == env
+
+
+@pytest.mark.parametrize(
+    ("typed", "printed"),
+    [
+        ("env -i A=1 vllm serve M", "env -i A=1 vllm serve M"),
+        ("env -u X A=1 vllm serve M", "env -u X A=1 vllm serve M"),
+        ("sudo A=1 vllm serve M", "sudo A=1 vllm serve M"),
+        ("nohup env A=1 vllm serve M", "A=1 nohup env vllm serve M"),
+    ],
+)
+def test_assignments_are_printed_where_they_reach_the_server(typed: str, printed: str) -> None:
+    command = read_command(typed)
+    assert command.env == {"A": "1"}
+    assert format_command(command) == printed
+    assert read_command(printed).env == {"A": "1"}
+
+
+def test_here_documents_are_no_commands() -> None:
+    text = "cat > c.yaml <<'EOF'\n# it's\nvllm serve WRONG\nEOF\nvllm serve M -tp 8\n"
+    assert words(read_command(text)) == ["M", "-tp", "8"]
+    assert words(read_command(text.replace("\n", "\r\n"))) == ["M", "-tp", "8"]
+    assert words(read_command("cat <<-A <<B\n'\n\tA\n\"\nB\nvllm serve M")) == ["M"]
+
+
+def test_a_launch_that_is_only_written_to_a_script_is_read() -> None:
+    command = read_command("cat > run.sh <<EOF\n#!/bin/bash\nvllm serve M -tp 8\nEOF\nbash run.sh\n", source="x")
+    assert words(command) == ["M", "-tp", "8"]
+    assert command.tokens[0].origin.line == 3
+    with pytest.raises(InputError, match="'cat' starts no vLLM server"):
+        read_command("cat <<EOF\nM\nEOF\n")
 
 
 def test_arrays_and_defaults() -> None:
@@ -94,7 +147,14 @@ def test_arrays_and_defaults() -> None:
     assert words(command) == ["M", "-tp", "8", "--hf-overrides", '{"a": 1}', "z"]
 
 
+def test_ansi_c_quotes() -> None:
+    assert words(read_command("vllm serve M --x $'it\\'s\\n' --y $\"z\"")) == ["M", "--x", "it's\n", "--y", "z"]
+
+
 def test_unset_variables_stay_and_are_noted() -> None:
+    arguments = read_command('vllm serve "$1" $@')
+    assert words(arguments) == ["$1", "$@"]
+    assert len([note for note in arguments.notes if "kept as written" in note]) == 2
     command = read_command("vllm serve $MODEL --port ${PORT} --api-key $(cat key)")
     assert words(command) == ["$MODEL", "--port", "${PORT}", "--api-key", "$(cat key)"]
     assert len([note for note in command.notes if "kept as written" in note]) == 3
@@ -114,6 +174,19 @@ def test_blank_behind_a_backslash_is_noted() -> None:
     assert any("blanks follow the backslash" in note for note in command.notes)
 
 
+def test_flags_behind_a_lost_continuation_are_noted() -> None:
+    command = read_command("vllm serve M \\\n\n  -tp 8\n")
+    assert words(command) == ["M"]
+    assert "left out, as a shell would end the command before it: -tp 8" in command.notes
+    assert read_command("vllm serve M\necho done").notes == ()
+
+
+def test_no_break_spaces_are_noted() -> None:
+    command = read_command("vllm serve M\u00a0-tp 8")
+    assert words(command) == ["M", "-tp", "8"]
+    assert any("no-break space" in note for note in command.notes)
+
+
 def test_windows_line_ends() -> None:
     assert words(read_command("vllm serve M \\\r\n  -tp 8\r\n")) == ["M", "-tp", "8"]
 
@@ -122,6 +195,10 @@ def test_curly_quotes_are_explained() -> None:
     command = read_command("vllm serve M --hf-overrides \u201c{}\u201d")
     assert words(command)[-1] == "\u201c{}\u201d"
     assert any("curly" in note for note in command.notes)
+    dashed = read_command("vllm serve M \u2014tp 8")
+    assert dashed.notes == (
+        "line 1: long dashes (\u2014) pasted from formatted text: a shell takes them as ordinary characters",
+    )
 
 
 def test_list_of_words_and_single_string() -> None:
@@ -208,5 +285,10 @@ def test_arbitrary_text_is_read_or_refused_in_one_line(text: str) -> None:
 
 @given(st.lists(st.text(max_size=30), max_size=8))
 def test_arbitrary_words_are_read_or_refused(texts: list[str]) -> None:
-    with contextlib.suppress(InputError):
-        read_command(texts)
+    message = ""
+    try:
+        command = read_command(texts)
+        assert [*command.program, *words(command)] or command.env
+    except InputError as error:
+        message = str(error)
+    assert "\n" not in message

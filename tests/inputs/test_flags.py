@@ -126,6 +126,26 @@ def test_what_argparse_refuses(release: str, words: list[str], code: str, error:
     assert found.stage is Stage.ARGPARSE
 
 
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["--max-model-len", "9" * 5000], "bad-value"),
+        (["--max-model-len", "9" * 400 + "k"], "bad-value"),
+        (["--kv-transfer-config", '{"kv_buffer_size": ' + "9" * 400 + "g}"], "bad-value"),
+        (["--kv-transfer-config", '{"kv_buffer_size": ' + "9" * 400 + "}"], "bad-config-value"),
+        (["-O²"], "optimization-level"),
+        (["-O" + "9" * 5000], "optimization-level"),
+    ],
+)
+def test_numbers_beyond_every_range(words: list[str], code: str) -> None:
+    assert codes(read("0.28.0", M, *words)) == [code]
+
+
+@pytest.mark.parametrize(("text", "level"), [("3", 3), ("+02", 2), ("1.0", 1), ("0.", 0)])
+def test_levels_as_the_enumeration_takes_them(text: str, level: int) -> None:
+    assert read("0.28.0", M, f"-O{text}").values["optimization_level"] == level
+
+
 def test_reading_goes_on_behind_an_error() -> None:
     flags = read("0.28.0", M, "--swap-space", "4", "-tp", "x", "--enforce-eager", "--kv-cache-dtype", "fp9")
     assert set(codes(flags)) == {"unknown-flag", "bad-value", "bad-choice"}

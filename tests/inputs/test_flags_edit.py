@@ -186,6 +186,10 @@ def test_environment_and_model() -> None:
     other = edit.set_model(option, flags, "other/model")
     assert other is not None
     assert [token.text for token in other.tokens] == ["--model", "other/model"]
+    behind = launch("--tokenizer", M, M)
+    other = edit.set_model(behind, parse_flags(behind, load_flag_table("0.28.0")), "other/model")
+    assert other is not None
+    assert [token.text for token in other.tokens] == ["--tokenizer", M, "other/model"]
 
 
 @pytest.mark.parametrize("release", ["0.20.2", "0.28.0", "0.33.0"])

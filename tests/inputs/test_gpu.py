@@ -89,6 +89,12 @@ def test_unknown_names_suggest_the_closest(text: str, closest: str) -> None:
     assert closest in str(caught.value)
 
 
+@pytest.mark.parametrize("text", ["0xH200", "H200:0", "00xsm90"])
+def test_no_gpus_at_all_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="expected a positive number of GPUs"):
+        resolve_gpu(text)
+
+
 @pytest.mark.parametrize("text", ["sm42", "99", "1.0"])
 def test_impossible_capabilities(text: str) -> None:
     with pytest.raises(InputError, match="compute capability"):
@@ -134,11 +140,20 @@ def test_impossible_numbers(given_counts: dict[str, Any]) -> None:
         ("0, 1", None, 2),
         ("all", 8, 8),
         ("$GPUS", 8, 8),
+        ("00,0", 8, 0),
+        ("+1,2", 8, 2),
+        ("9" * 5000, None, 1),
     ],
 )
 def test_visible_devices(value: str, stated: int | None, expected: int) -> None:
     hardware = Hardware(vendor="nvidia", gpus_per_node=stated)
     assert apply_visible_devices(hardware, {"CUDA_VISIBLE_DEVICES": value}).gpus_per_node == expected
+
+
+def test_tiles_of_intel_are_not_counted() -> None:
+    hardware = Hardware(vendor="intel", gpus_per_node=4)
+    assert apply_visible_devices(hardware, {"ZE_AFFINITY_MASK": "0.0,0.1"}).gpus_per_node == 4
+    assert apply_visible_devices(hardware, {"ZE_AFFINITY_MASK": "0,1"}).gpus_per_node == 2
 
 
 def test_visible_devices_of_amd() -> None:

@@ -64,6 +64,11 @@ def write_cache(root: Path, repo: str, commit: str = "abc123", ref: str = "main"
     return root
 
 
+def test_a_web_address_is_no_model_name() -> None:
+    with pytest.raises(InputError, match="is a web address; expected"):
+        load(f"https://huggingface.co/{FLASH}")
+
+
 @pytest.mark.parametrize("release", known_releases())
 @pytest.mark.parametrize("model_id", [entry.id for entry in published_models().values() if entry.trust != "assumed"])
 def test_published_checkpoints_are_read_by_every_release(model_id: str, release: str) -> None:
@@ -244,7 +249,7 @@ def test_hf_overrides_replace_whole_sections() -> None:
     ("release", "change", "code", "stage"),
     [
         ("0.28.0", {"model_type": None}, "config-model-type-missing", Stage.ENGINE_CONFIG),
-        ("0.28.0", {"architectures": None}, "config-architectures-missing", Stage.ENGINE_CONFIG),
+        ("0.28.0", {"architectures": None}, "config-architectures-missing", Stage.RUNTIME),
         ("0.28.0", {"architectures": ["X"]}, "config-architecture-unknown", Stage.ENGINE_CONFIG),
         (
             "0.28.0",

@@ -74,6 +74,11 @@ def test_a_byte_order_mark_is_accepted() -> None:
         ({"architectures": "DeepseekV4ForCausalLM"}, "architectures: expected a list of strings"),
         ({"quantization_config": ["fp8"]}, "quantization_config: expected an object"),
         ({"expert_dtype": 4}, "expert_dtype: expected a string"),
+        ({"num_hidden_layers": 2**39}, "num_hidden_layers: 549755813888 are too many"),
+        ({"partial_rotary_factor": 1e308}, "partial_rotary_factor: expected a number from 0 to 1"),
+        ({"partial_rotary_factor": "half"}, 'partial_rotary_factor: expected a number, got "half"'),
+        ({"quantization_config": {"quant_method": 5}}, "quantization_config.quant_method: expected a string, got 5"),
+        ({"rope_scaling": {"type": []}}, "rope_scaling.type: expected a string, got []"),
     ],
 )
 def test_values_no_release_can_use(change: dict[str, Any], told: str) -> None:

@@ -28,6 +28,8 @@ def one_line(error: InputError) -> None:
         ("0.24.0.post1", "0.24.0.post1", "0.24.0"),
         ("0.24.0rc2", "0.24.0rc2", "0.24.0"),
         ("0.24.9", "0.24.9", "0.24.0"),
+        ("v0.24.0-cu129", "0.24.0", "0.24.0"),
+        ("0.24.0-cu129-ubuntu2404", "0.24.0", "0.24.0"),
     ],
 )
 def test_releases(text: str, version: str, release: str) -> None:
@@ -55,6 +57,12 @@ def test_latest(text: str) -> None:
 def test_nightly_image_keeps_its_commit() -> None:
     build = resolve_vllm("vllm/vllm-openai:nightly-0123456789abcdef", lambda: None)
     assert (build.kind, build.commit, build.release) == ("development", "0123456789abcdef", newest_release())
+
+
+@pytest.mark.parametrize("text", ["nightly-cu129", "nightly-aarch64", "vllm/vllm-openai:cu130-nightly", "main"])
+def test_moving_names_without_a_commit(text: str) -> None:
+    build = resolve_vllm(text, lambda: None)
+    assert (build.kind, build.commit, build.release) == ("development", None, newest_release())
 
 
 def test_development_build() -> None:
@@ -89,10 +97,28 @@ def test_newest_without_anything(installed: str | None) -> None:
     assert "no vLLM version was given" in build.note
 
 
-@pytest.mark.parametrize("text", ["foo", "1", "vllm/vllm-openai:deepseekv4-cu130", "0.24.0; rm", "v", "0.24.0 0.25.0"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "foo",
+        "1",
+        "vllm/vllm-openai:deepseekv4-cu130",
+        "0.24.0; rm",
+        "v",
+        "0.24.0 0.25.0",
+        "0.24.0-",
+        "0.24.0-dev5",
+        "nvcr.io/nvidia/vllm:25.09-py3",
+    ],
+)
 def test_junk(text: str) -> None:
     with pytest.raises(InputError, match="expected"):
         resolve_vllm(text, lambda: None)
+
+
+def test_absurdly_long_text() -> None:
+    with pytest.raises(InputError, match="5002 characters are too long"):
+        resolve_vllm("0." + "9" * 5000, lambda: None)
 
 
 @given(

@@ -82,6 +82,7 @@ def test_negative_form_in_the_file() -> None:
         ("text\n", "yaml-no-mapping", "AttributeError"),
         ("a: [1\nb: 2\n", "yaml-invalid", "ParserError"),
         ("1: 2\n", "yaml-invalid", "TypeError"),
+        ("a: \0\n", "yaml-invalid", "ReaderError"),
         ("hf-overrides: {a: 2024-01-01}\n", "yaml-invalid", "TypeError"),
         ("swap-space: 4\n", "unknown-flag", "SystemExit"),
         ('enforce-eager: "true"\n', "bool-with-value", "SystemExit"),

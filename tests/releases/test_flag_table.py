@@ -60,11 +60,13 @@ def test_unknown_release_is_an_input_error() -> None:
     ],
 )
 def test_flags_exist_in_their_releases(flag: str, first: str | None, last: str | None) -> None:
-    present = flag_history().present_in(flag)
+    history = flag_history()
+    present = [release for release in RELEASES if flag in load_flag_table(release).by_option]
     assert present[0] == (first or RELEASES[0])
     assert present[-1] == (last or RELEASES[-1])
-    for release in RELEASES:
-        assert (flag in load_flag_table(release).by_option) == (release in present)
+    assert history.exists(flag)
+    assert history.arrives_in(flag, RELEASES[0]) == first
+    assert (history.removed_in(flag, RELEASES[-1]) is None) == (last is None)
 
 
 @pytest.mark.parametrize(

@@ -262,8 +262,8 @@ def test_a_shortcut_the_parser_refuses_is_reported_once() -> None:
         ("0.20.2", {"draft_sample_method": "greedy"}, "spec-unknown-key"),
         ("0.22.0", {"draft_sample_method": "greedy"}, None),
         ("0.21.0", {"draft_sample_method": "probabilistic"}, "spec-bad-value"),
-        ("0.28.0", {"draft-sample-method": "greedy"}, "spec-unknown-key"),
-        ("0.29.0", {"draft-sample-method": "greedy"}, None),
+        ("0.25.1", {"draft-sample-method": "greedy"}, "spec-unknown-key"),
+        ("0.26.0", {"draft-sample-method": "greedy"}, None),
         ("0.24.0", {"rejection_sample_method": "block"}, "spec-bad-value"),
         ("0.25.0", {"rejection_sample_method": "block"}, None),
         ("0.24.0", {"attention_backend": "NO_SUCH"}, "spec-bad-value"),
@@ -279,6 +279,28 @@ def test_a_shortcut_the_parser_refuses_is_reported_once() -> None:
 def test_keys_of_the_config(release: str, spec: dict[str, Any], code: str | None) -> None:
     _, problems = drafted(release, FLASH, {"method": "mtp", "num_speculative_tokens": 1, **spec})
     assert codes(problems) == ([code] if code else [])
+
+
+@pytest.mark.parametrize(
+    ("release", "key", "renamed", "spec", "hint"),
+    [
+        ("0.20.2", "draft_sample_method", "", ">=0.21.0", "; it exists from 0.21.0 on"),
+        ("0.27.1", "enable_adaptive_verification", "", ">=0.28.0", "; it exists from 0.28.0 on"),
+        ("0.21.0", "speculative_token_tree", "", "<0.21.0", "; it was removed in 0.21.0"),
+        (
+            "0.33.0",
+            "num_spec_tokens",
+            "speculative_config.num_speculative_tokens",
+            "<0",
+            "; the closest is num_speculative_tokens",
+        ),
+        ("0.33.0", "dspark_budget_frac", "", "<0", ""),
+    ],
+)
+def test_unknown_keys_name_what_knows_them(release: str, key: str, renamed: str, spec: str, hint: str) -> None:
+    [problem] = drafted(release, FLASH, {"method": "mtp", "num_speculative_tokens": 1, key: 1})[1]
+    assert problem.code == "spec-unknown-key"
+    assert (problem.data["renamed"], problem.data["vllm_spec"], problem.data["hint"]) == (renamed, spec, hint)
 
 
 def test_v41_has_no_mtp_draft() -> None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsv4check.problems import Stage
+from tests.launches import run_launch
 from tests.resolve.engine_launches import FLASH, PRO, RELEASES, deployment, engine_of, parallel_of
 
 TP8 = {"tensor_parallel_size": 8}
@@ -155,8 +156,26 @@ def test_v41_names_arrive_in_0_30(vllm: str, known: bool) -> None:
         return
     assert set(problems) == {"tool-parser-unknown", "reasoning-parser-unknown", "tokenizer-mode-unknown"}
     assert problems["tool-parser-unknown"].stage is Stage.ARGPARSE
-    assert problems["tokenizer-mode-unknown"].stage is Stage.ENGINE_CONFIG
+    assert problems["tokenizer-mode-unknown"].stage is Stage.MODEL_INIT
     assert {problem.data["closest"] for problem in problems.values()} == {"deepseek_v4"}
+    assert {problem.data["dest"] for problem in problems.values()} == set(flags) - {"enable_auto_tool_choice"}
+
+
+def test_a_release_older_than_the_family_has_no_name_for_it() -> None:
+    report = run_launch(
+        {
+            "vllm": "0.29.0",
+            "gpu": "B200",
+            "gpus": 8,
+            "model": "deepseek-ai/DeepSeek-V4.1-Flash",
+            "args": "-tp 8 --tokenizer-mode deepseek_v41 --reasoning-parser deepseek_v41",
+        },
+        fixes=True,
+    )
+    found = {finding.rule: finding for finding in report.errors}
+    assert set(found) == {"TP002", "MC003", "TP003"}
+    assert "The closest name it has is deepseek_v4." in found["TP003"].message
+    assert [edit.kind for finding in found.values() for fix in finding.fixes for edit in fix.edits] == ["set_vllm"] * 3
 
 
 @pytest.mark.parametrize(
@@ -219,6 +238,15 @@ def test_attention_backend_variable_names_the_value() -> None:
     env = {"VLLM_ATTENTION_BACKEND": "FLASHMLA_SPARSE"}
     problem = engine_of(deployment("0.28.0", TP8, env=env))["env-attention-backend"]
     assert problem.data["backend"] == "FLASHMLA_SPARSE"
+
+
+@pytest.mark.parametrize(("vllm", "hint"), [("0.22.1", ""), ("0.33.0", "; use --prefix-cache-retention-interval")])
+def test_a_flag_takes_the_place_of_a_variable_once_it_exists(vllm: str, hint: str) -> None:
+    launch = {"vllm": vllm, "gpu": "B200", "gpus": 8, "model": "deepseek-ai/DeepSeek-V4-Flash"}
+    launch |= {"args": "-tp 8 --kv-cache-dtype fp8", "env": {"VLLM_PREFIX_CACHE_RETENTION_INTERVAL": "32768"}}
+    [finding] = run_launch(launch).findings
+    assert finding.rule == "EV001"
+    assert finding.message.endswith(f"it is ignored with a warning{hint}.")
 
 
 def test_unknown_variable_is_fatal_on_request() -> None:

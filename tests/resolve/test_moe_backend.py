@@ -52,6 +52,7 @@ def launch(
     env: dict[str, str] | None = None,
     packages: dict[str, str] | None = None,
     vendor: str | None = "nvidia",
+    runner: str | None = "v2",
     **flags: Any,
 ) -> tuple[Moe, tuple[Problem, ...]]:
     values = {"tensor_parallel_size": tp, "data_parallel_size": dp, **flags}
@@ -70,7 +71,7 @@ def launch(
     )
     ranks = tp * dp if ep else 1
     parallel = Parallelism(tp, 1, dp, 1, 1, ep, ranks, tp, tp * dp, None, None)
-    return resolve_moe(deployment, load_facts(release), parallel)
+    return resolve_moe(deployment, load_facts(release), parallel, runner)
 
 
 def codes(problems: tuple[Problem, ...]) -> list[str]:
@@ -234,7 +235,18 @@ def test_draft_backend() -> None:
     assert problems[0].origin == Origin("flag", "speculative_config")
     assert launch("0.33.0", "10.0", speculative_config={**spec, "method": "dspark"})[1] == ()
     assert launch("0.29.0", "10.0", speculative_config=spec)[1] == ()
+    assert codes(launch("0.29.0", "10.0", runner="v1", speculative_config=spec)[1]) == ["draft-moe-backend-refused"]
     assert launch("0.33.0", "10.0", speculative_config={**spec, "moe_backend": "marlin"})[1] == ()
+
+
+def test_draft_wants_mega_moe() -> None:
+    spec = {"method": "mtp", "num_speculative_tokens": 1, "moe_backend": "deep_gemm_mega_moe"}
+    _, problems = launch("0.33.0", "10.0", speculative_config=spec)
+    assert codes(problems) == ["draft-mega-moe-refused"]
+    assert problems[0].stage is Stage.WEIGHT_LOAD
+    assert codes(launch("0.24.0", "9.0", runner="v1", speculative_config=spec)[1]) == ["draft-mega-moe-refused"]
+    assert launch("0.24.0", "9.0", runner="v2", speculative_config=spec)[1] == ()
+    assert launch("0.33.0", "10.0", ep=True, speculative_config=spec)[1] == ()
 
 
 def test_optional_packages() -> None:
@@ -355,7 +367,7 @@ def test_nvfp4_is_not_read_before_0_22() -> None:
         ("0.33.0", "awq", "quantization-flag-ignored"),
         ("0.33.0", "nonsense", "quantization-flag-ignored"),
         ("0.33.0", "fp8", None),
-        ("0.33.0", "humming", "expert-format-unknown"),
+        ("0.33.0", "humming", "quantization-without-schema"),
         ("0.20.2", "mxfp8", "online-quantization-refused"),
         ("0.24.0", "mxfp8", "quantization-flag-ignored"),
     ],

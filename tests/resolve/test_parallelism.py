@@ -246,3 +246,16 @@ def test_junk_sizes_do_not_crash() -> None:
     for junk in (0, -1, "8", None, True, 1.5):
         parallel, _ = parallel_of(deployment("0.28.0", {"tensor_parallel_size": junk}))
         assert parallel.tensor == 1
+
+
+@pytest.mark.parametrize(("nodes", "offered"), [(1, False), (2, True)])
+def test_ray_is_only_offered_for_gpus_that_are_there(nodes: int, offered: bool) -> None:
+    problems = parallel_of(deployment("0.33.0", {"tensor_parallel_size": 8}, gpus=4, nodes=nodes))[1]
+    data = problems["world-exceeds-gpus"].data
+    assert data["ray_executor"] == ("distributed_executor_backend" if offered else "")
+
+
+def test_ranks_that_fit_the_node() -> None:
+    flags = {"tensor_parallel_size": 2, "data_parallel_size": 8}
+    problems = parallel_of(deployment("0.33.0", flags, gpus=8))[1]
+    assert problems["ranks-exceed-gpus"].data["fitting_ranks"] == 4

@@ -72,7 +72,7 @@ def prepare(tokens: Sequence[Token], entrypoint: str, *, named: bool, read_yaml:
     if entrypoint == "serve":
         args = _move_model(args, out)
         has_config = any(_CONFIG.match(arg.text) for arg in args)
-        if args and args[0].text.startswith("-") and not has_config and named:
+        if named and args and args[0].text.startswith("-") and not has_config:
             served = next((arg for arg in args if _SERVED.match(arg.text)), None)
             if served is not None:
                 out.problems.append(_missing_model(served.origin, _SERVED_TEXT))
@@ -92,6 +92,11 @@ def _missing_model(origin: Origin, error: str) -> Problem:
     return Problem("model-missing", Stage.ARGPARSE, "ValueError", error, {"flag": origin.text}, origin)
 
 
+def _no_next_word(arg: Arg, flag: str) -> Problem:
+    """vLLM takes the next word itself here, before argparse could complain that there is none."""
+    return Problem("missing-value", Stage.ARGPARSE, "IndexError", "list index out of range", {"flag": flag}, arg.origin)
+
+
 def _move_model(args: list[Arg], out: Prepared) -> list[Arg]:
     """``--model X`` to the front, as ``vllm serve`` does with a warning."""
     index = next((i for i, arg in enumerate(args) if _MODEL.match(arg.text)), None)
@@ -100,10 +105,7 @@ def _move_model(args: list[Arg], out: Prepared) -> list[Arg]:
     arg = args[index]
     if arg.text == "--model":
         if index + 1 >= len(args):
-            data = {"flag": "--model"}
-            out.problems.append(
-                Problem("missing-value", Stage.ARGPARSE, "IndexError", "list index out of range", data, arg.origin)
-            )
+            out.problems.append(_no_next_word(arg, "--model"))
             return args[:index]
         model = args[index + 1]
         moved = replace(model, span=(arg.span[0], model.span[1]), typed="--model")
@@ -196,17 +198,7 @@ def _collect_dotted(args: list[Arg], out: Prepared) -> list[Arg]:
         span = arg.span
         if not equals:
             if index >= len(args):
-                data = {"flag": name}
-                out.problems.append(
-                    Problem(
-                        "missing-value",
-                        Stage.ARGPARSE,
-                        "IndexError",
-                        "list index out of range",
-                        data,
-                        arg.origin,
-                    )
-                )
+                out.problems.append(_no_next_word(arg, name))
                 continue
             raw = args[index].text
             if span[0] >= 0 and args[index].span[0] >= 0:

@@ -132,11 +132,13 @@ def _pooler_normalize(config: ConfigClass, values: Values) -> str:
     return ""
 
 
-def _custom_ops_assert(config: ConfigClass, values: Values) -> str:
+def _two_base_modes(values: Values) -> bool:
     ops = values.get("custom_ops") or []
-    if ops.count("none") + ops.count("all") > 1:
-        return "Assertion failed, Can only specify 'none' or 'all'"
-    return ""
+    return bool(ops.count("none") + ops.count("all") > 1)
+
+
+def _custom_ops_assert(config: ConfigClass, values: Values) -> str:
+    return "Assertion failed, Can only specify 'none' or 'all'" if _two_base_modes(values) else ""
 
 
 def _custom_ops_syntax(config: ConfigClass, values: Values) -> str:
@@ -150,8 +152,7 @@ def _custom_ops_syntax(config: ConfigClass, values: Values) -> str:
 
 
 def _custom_ops_base(config: ConfigClass, values: Values) -> str:
-    ops = values.get("custom_ops") or []
-    if ops.count("none") + ops.count("all") > 1:
+    if _two_base_modes(values):
         return "Value error, custom_ops can contain only one base mode: 'all' or 'none'"
     return ""
 
@@ -172,6 +173,12 @@ def _piecewise_backend(config: ConfigClass, values: Values) -> str:
     backend = values.get("backend")
     if values.get("mode") == 3 and backend is not None and backend not in ("", "eager", "inductor"):
         return f"Value error, Invalid backend for piecewise compilation: {backend}"
+    return ""
+
+
+def _quant_targets(config: ConfigClass, values: Values) -> str:
+    if values.get("targets") is not None and (values.get("linear") is not None or values.get("moe") is not None):
+        return "Value error, quantization_config.targets is mutually exclusive with quantization_config.linear/moe"
     return ""
 
 
@@ -204,4 +211,5 @@ CHECKS: Final[Mapping[str, Callable[[ConfigClass, Values], str]]] = {
     "custom_ops_conflict": _custom_ops_conflict,
     "piecewise_backend": _piecewise_backend,
     "encoder_budgets": _encoder_budgets,
+    "quant_targets": _quant_targets,
 }

@@ -63,7 +63,8 @@ def _field(table: FlagTable, field: ConfigField, value: Any) -> Any:
     path = (field.name,)
     if field.before is not None:
         value = _BEFORE[field.before](table, field, value)
-        if field.before in ("opaque", "per_kind") or (field.before != "lower" and value is None):
+        named = field.before == "quant" and isinstance(value, str)
+        if named or field.before in _FINAL or (field.before != "lower" and value is None):
             return value
     value = _convert(table, field.shape, value, path)
     for bound, limit in field.bounds if value is not None else ():
@@ -156,6 +157,45 @@ def _before_split(table: FlagTable, field: ConfigField, value: Any) -> Any:
     return value.replace(" ", "").split(",") if isinstance(value, str) else value
 
 
+def _before_quant(table: FlagTable, field: ConfigField, value: Any) -> Any:
+    """``linear`` and ``moe``: an online shorthand that covers the layer kind, or a quantization key."""
+    if not isinstance(value, str):
+        return value
+    covered = table.quantization["shorthands"].get(value)
+    if covered is None:
+        return _before_quant_key(table, field, value)
+    if field.name not in covered:
+        message = f"Value error, online shorthand {value!r} does not define a {field.name} spec"
+        raise refuse((field.name,), message, "value_error", value)
+    return value
+
+
+def _before_quant_key(table: FlagTable, field: ConfigField, value: Any) -> Any:
+    keys = table.quantization["keys"]
+    if value is None or value in keys:
+        return value
+    if not isinstance(value, str):
+        message = f"expected str or QuantKey, got {type(value).__name__}"
+        raise refuse((field.name,), message, "type_error", value)
+    message = f"Value error, unknown quantization name {value!r}; expected one of {keys}"
+    raise refuse((field.name,), message, "value_error", value, tuple(keys))
+
+
+def _before_quant_targets(table: FlagTable, field: ConfigField, value: Any) -> Any:
+    """``targets`` (0.30 and later): layer pattern -> online shorthand."""
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        raise refuse((field.name,), f"targets must be a dict, got {type(value).__name__}", "type_error", value)
+    names = sorted(table.quantization["shorthands"])
+    for pattern, shorthand in value.items():
+        if shorthand not in names:
+            message = f"Value error, targets[{pattern}] = {shorthand} is not a valid online shorthand name; "
+            message += f"expected one of {names}"
+            raise refuse((field.name,), message, "value_error", shorthand, tuple(names))
+    return value
+
+
 class _Checked(str):
     """An enum member's name that needs no further check."""
 
@@ -169,8 +209,12 @@ _BEFORE: Final[Mapping[str, Callable[[FlagTable, ConfigField, Any], Any]]] = {
     "per_kind": _before_per_kind,
     "lower": _before_lower,
     "split": _before_split,
-    "opaque": lambda table, field, value: value,
+    "quant": _before_quant,
+    "quant_key": _before_quant_key,
+    "quant_targets": _before_quant_targets,
 }
+_FINAL: Final = frozenset({"per_kind", "quant_key", "quant_targets"})
+"""Steps that leave nothing to convert."""
 
 
 # -- pydantic's lax conversions of JSON values ---------------------------------------------------------------
@@ -255,7 +299,7 @@ def _enum(table: FlagTable, enum: str, value: Any, path: tuple[str, ...]) -> Any
         return str(value)
     members = table.enums.get(enum, {})
     known = [member for member in members.values() if member is not None]
-    number = float(value) if isinstance(value, str) and value.strip().isdigit() else value
+    number = float(value) if isinstance(value, str) and value.strip().isdecimal() else value
     for name, member in members.items():
         if member is not None and (member == value or (isinstance(member, int) and member == number)):
             # CUDA graph modes are spoken of by name; compilation modes by number.

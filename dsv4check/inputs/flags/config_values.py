@@ -83,7 +83,10 @@ def _int(value: Any, path: tuple[str, ...]) -> int:
 
 def _float(value: Any, path: tuple[str, ...]) -> float:
     if isinstance(value, bool | int | float):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise refuse(path, "Input should be a valid number", "float_type", value) from None
     if isinstance(value, str):
         try:
             return float(value.strip())

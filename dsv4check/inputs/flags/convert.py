@@ -50,7 +50,10 @@ def human_readable_int(text: str) -> int:
         return int(text)
     number, suffix = match.groups()
     if suffix in _DECIMAL:
-        return int(float(number) * _DECIMAL[suffix])
+        try:
+            return int(float(number) * _DECIMAL[suffix])
+        except OverflowError as error:
+            raise _TypeRefusedError(str(error)) from None
     try:
         return int(number) * _BINARY[suffix]
     except ValueError:

@@ -95,16 +95,11 @@ def drop_flag(command: Command, flags: ServeFlags, table: FlagTable, dest: str) 
 
 def drop_speculation(command: Command, flags: ServeFlags, table: FlagTable) -> Command | None:
     """Remove ``--speculative-config`` in every form, and the ``--spec-*`` shortcuts."""
-    edited: Command | None = command
-    dests = ("speculative_config", *SPEC_SHORTCUTS.values())
-    given = [use for use in flags.uses if use.dest in dests]
+    given = [use for use in flags.uses if use.dest in ("speculative_config", *SPEC_SHORTCUTS.values())]
     if all(_typed(use) for use in given):
         return _splice(command, {use: [] for use in given})
-    if len({use.dest for use in given}) > 1:
-        return None
-    for dest in {use.dest for use in given}:
-        edited = drop_flag(command, flags, table, dest)
-    return edited
+    dests = {use.dest for use in given}
+    return drop_flag(command, flags, table, dests.pop()) if len(dests) == 1 else None
 
 
 def set_key(
@@ -199,7 +194,8 @@ def set_model(command: Command, flags: ServeFlags, name: str) -> Command | None:
             tokens[index] = _token(f"--model={name}")
             break
     else:
-        where = next((i for i, token in enumerate(tokens) if token.text == flags.model), None)
+        values = {index for use in flags.uses for index in range(*use.token_span)}
+        where = next((i for i, token in enumerate(tokens) if token.text == flags.model and i not in values), None)
         if where is None:
             # It stands in a --config file, where a positional model wins over it.
             return replace(command, tokens=(_token(name), *tokens)) if command.entrypoint == "serve" else None

@@ -35,7 +35,6 @@ class State:
 
     table: FlagTable
     args: list[Arg]
-    tokens_given: bool
     values: dict[str, Any] = field(default_factory=dict)
     uses: list[FlagUse] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
@@ -97,14 +96,10 @@ def place_leftovers(state: State, command: Command, named: bool) -> str | None:
             continue
         if positional is not consumed or _suspect(positional):
             _report_stray(state, positional, error, misread=positional is consumed)
-    if command.entrypoint == "api_server":
-        model = state.values.get("model")
-        if taken is not None and model is None:
-            return taken.arg.text
-        return model if isinstance(model, str) else None
-    if taken is not None:
-        return taken.arg.text
     model = state.values.get("model")
+    # The api_server module reads --model alone: a positional word only stands in where that is missing.
+    if taken is not None and (model is None or command.entrypoint != "api_server"):
+        return taken.arg.text
     return model if isinstance(model, str) else None
 
 

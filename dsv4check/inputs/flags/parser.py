@@ -59,7 +59,7 @@ def parse_flags(command: Command, table: FlagTable, *, read_file: ReadFile = rea
 
     named = bool(command.program)
     prepared = prepare(command.tokens, command.entrypoint, named=named, read_yaml=read_yaml)
-    state = State(table, prepared.args, named, problems=list(prepared.problems))
+    state = State(table, prepared.args, problems=list(prepared.problems))
     _consume(state)
     model = place_leftovers(state, command, named)
     if not any(problem.exception for problem in state.problems):
@@ -156,10 +156,9 @@ def _ambiguous(table: FlagTable, arg: Arg, matches: list[str]) -> Problem:
 
 def _consume(state: State) -> None:
     args = state.args
-    kinds: list[_Option | None] = []
     # What stands behind a bare `--` is no flag.
     dashes = next((index for index, arg in enumerate(args) if arg.text == "--"), len(args))
-    kinds.extend(_classify(state, arg) if index < dashes else None for index, arg in enumerate(args))
+    kinds = [_classify(state, arg) if index < dashes else None for index, arg in enumerate(args)]
     index, after, flag, use = 0, "start", "", -1
     while index < len(args):
         option = kinds[index]
@@ -213,12 +212,12 @@ def _refuse_value(state: State, arg: Arg, spec: FlagSpec, value: str) -> None:
     option = arg.text.partition("=")[0]
     data = bool_data(spec, option, value)
     state.problems.append(Problem("bool-with-value", Stage.ARGPARSE, "SystemExit", error, data, arg.origin))
-    _add_use(state, arg, spec, arg.text.partition("=")[0], [])
+    _add_use(state, arg, spec, [])
 
 
 def _store(state: State, arg: Arg, spec: FlagSpec, option: _Option, words: list[Arg]) -> str:
     """Convert and store a flag's value; returns what a word behind it would follow."""
-    _add_use(state, arg, spec, option.option, words)
+    _add_use(state, arg, spec, words)
     if spec.action == "help":
         data = {"flag": spec.flag}
         state.problems.append(Problem("help-requested", Stage.ARGPARSE, "SystemExit", "", data, arg.origin))
@@ -261,7 +260,7 @@ def _note_replaced(state: State, arg: Arg, spec: FlagSpec, value: Any) -> None:
     if isinstance(old, Mapping) and isinstance(value, Mapping) and arg.dotted:
         lost = [key for key in old if key not in value]
         if lost:
-            dotted = ", ".join(dict.fromkeys(f"{use.option}" for use in arg.dotted))
+            dotted = ", ".join(dict.fromkeys(use.option for use in arg.dotted))
             data = {
                 "flag": spec.flag,
                 "dest": spec.dest,
@@ -281,7 +280,7 @@ def _plain(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
-def _add_use(state: State, arg: Arg, spec: FlagSpec, option: str, words: list[Arg]) -> None:
+def _add_use(state: State, arg: Arg, spec: FlagSpec, words: list[Arg]) -> None:
     if arg.dotted:
         state.uses.extend(
             FlagUse(spec.dest, spec.flag, dotted.option, dotted.raw, dotted.span, dotted.origin, dotted.path)

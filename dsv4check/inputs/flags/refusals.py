@@ -201,7 +201,7 @@ def stray_problem(problem: Problem, stray: str) -> Problem:
 
 def _suggested_number(spec: FlagSpec, text: str) -> dict[str, Any]:
     """A number the flag takes: ``1k`` for a flag without suffixes, ``1.5K`` for one with."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kKmMgG])?", text.strip().replace(",", "").replace("_", ""))
+    match = re.fullmatch(r"(\d{1,18}(?:\.\d+)?)\s*([kKmMgG])?", text.strip().replace(",", "").replace("_", ""))
     if match is None or "int" not in spec.kind:
         return {}
     factor = {"k": 1000, "K": 1024, "m": 10**6, "M": 2**20, "g": 10**9, "G": 2**30}.get(match.group(2) or "", 1)

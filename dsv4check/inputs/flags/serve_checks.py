@@ -6,6 +6,7 @@ flags it has. Load-balancing modes and ``--headless`` are judged with the parall
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -23,9 +24,8 @@ def optimization_level(values: Mapping[str, Any], origin: Origin | None) -> tupl
     text = values.get("optimization_level")
     if not isinstance(text, str):
         return None, None
-    number = text.strip().partition(".")
-    if number[0].lstrip("+").isdigit() and not number[2].strip("0") and int(number[0]) <= _MAX_LEVEL:
-        return int(number[0]), None
+    if (level := _LEVEL.fullmatch(text.strip())) is not None:
+        return int(level[1]), None
     error = (
         "1 validation error for VllmConfig\noptimization_level\n  Input should be 0, 1, 2 or 3 "
         f"[type=enum, input_value={text!r}, input_type=str]"
@@ -34,7 +34,7 @@ def optimization_level(values: Mapping[str, Any], origin: Origin | None) -> tupl
     return None, Problem("optimization-level", Stage.ENGINE_CONFIG, "ValidationError", error, data, origin)
 
 
-_MAX_LEVEL: Final = 3
+_LEVEL: Final = re.compile(r"\+?0*([0-3])(?:\.0*)?")
 
 
 def serve_problems(command: Command, values: Mapping[str, Any], table: FlagTable) -> list[Problem]:
@@ -63,6 +63,7 @@ _Check = tuple[str, str, dict[str, Any]]
 
 def _checks(command: Command, given: _Values) -> Iterator[_Check]:
     yield from _chat_template(given)
+    yield from _grpc_port(command, given)
     yield from _reasoning_efforts(given)
     if given.enable_auto_tool_choice and not given.tool_call_parser:
         yield (
@@ -107,6 +108,29 @@ def _chat_template(given: _Values) -> Iterator[_Check]:
             f"The supplied chat template string ({template}) appears path-like, but doesn't exist!",
             {"flag": "--chat-template", "value": template},
         )
+
+
+def _grpc_port(command: Command, given: _Values) -> Iterator[_Check]:
+    """``--grpc-port`` (0.32 and later) belongs to the Rust frontend of ``vllm serve``."""
+    port, flag = given.grpc_port, "--grpc-port"
+    if port is None:
+        return
+    rust = command.env.get("VLLM_USE_RUST_FRONTEND", "0").strip() not in ("", "0")
+    count = given.api_server_count
+    if given.grpc:
+        yield "ValueError", "--grpc and --grpc-port are mutually exclusive.", {"flag": flag}
+    elif not rust or command.entrypoint != "serve":
+        yield "ValueError", "--grpc-port requires VLLM_USE_RUST_FRONTEND=1 vllm serve", {"flag": flag}
+    elif given.headless or (isinstance(count, int) and count <= 0):
+        error = "--grpc-port requires a Rust frontend; remove --headless and non-positive --api-server-count"
+        yield "ValueError", error, {"flag": flag}
+    elif given.data_parallel_multi_port_external_lb:
+        error = "--grpc-port is incompatible with --data-parallel-multi-port-external-lb"
+        yield "ValueError", error, {"flag": flag}
+    elif not 0 <= port <= 65535:
+        yield "ValueError", "--grpc-port must be between 0 and 65535", {"flag": flag}
+    elif port and port == given.port and not given.uds:
+        yield "ValueError", "--grpc-port must differ from --port when HTTP uses TCP", {"flag": flag}
 
 
 _EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")

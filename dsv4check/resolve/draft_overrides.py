@@ -1,0 +1,71 @@
+"""Keys of the speculative config that change how the draft model itself is built.
+
+``kv_cache_dtype``, ``moe_backend`` and ``use_local_argmax_reduction`` reach the draft through the runner's own
+loader: ``v1/spec_decode/llm_base_proposer.py`` (V1), ``v1/worker/gpu/spec_decode/eagle/utils.py`` and
+``dspark/utils.py`` (V2; from 0.31 on ``SpeculativeConfig.apply_draft_overrides``). Where a loader does not pass a
+key on, the draft takes the target's setting. All of this happens after the target's weights were loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dsv4check.deployment import Deployment
+from dsv4check.problems import Problem, Stage
+from dsv4check.releases.facts import ReleaseFacts
+from dsv4check.resolution import Attention, Draft, Runner
+from dsv4check.resolve.kv_dtype import refusal
+from dsv4check.resolve.speculative_fields import origin
+
+_DRAFT_CLASSES: Mapping[str, str] = {
+    "mtp": "DeepSeekV4MTP",
+    "dspark": "DSparkDeepseekV4ForCausalLM",
+}
+
+
+def draft_override_problems(
+    deployment: Deployment, facts: ReleaseFacts, draft: Draft, runner: Runner, attention: Attention
+) -> list[Problem]:
+    """What stops the draft from being built or started with the keys it was given."""
+    if draft.method not in _DRAFT_CLASSES or deployment.hardware.vendor not in (None, "nvidia"):
+        return []
+    reach: Mapping[str, Any] = (facts.section("spec_decode").get("draft_overrides") or {}).get(runner.name) or {}
+    return [
+        *_kv_dtype(deployment, facts, draft, reach, attention),
+        *_local_argmax(deployment, draft, reach),
+    ]
+
+
+def _kv_dtype(
+    deployment: Deployment, facts: ReleaseFacts, draft: Draft, reach: Mapping[str, Any], attention: Attention
+) -> list[Problem]:
+    """The draft's layers resolve their dtype as the target's do, so the packed layout takes fp8 names only."""
+    asked = draft.config.get("kv_cache_dtype")
+    if draft.method not in (reach.get("kv_cache_dtype") or ()) or not isinstance(asked, str):
+        return []
+    wanted = draft.config.get("attention_backend")
+    if isinstance(wanted, str) and wanted != (attention.backend or ""):
+        return []  # a class of its own, whose layout may differ from the target's
+    found = refusal(deployment, facts, asked, attention.layout)
+    if found is None:
+        return []
+    exception, error = found
+    data = {"dtype": asked, "method": draft.method}
+    place = origin(deployment.flags, "kv_cache_dtype")
+    return [Problem("draft-kv-dtype-refused", Stage.WEIGHT_LOAD, exception, error, data, place)]
+
+
+def _local_argmax(deployment: Deployment, draft: Draft, reach: Mapping[str, Any]) -> list[Problem]:
+    """``use_local_argmax_reduction`` needs a method that no draft class of V4 on NVIDIA has."""
+    if draft.config.get("use_local_argmax_reduction") is not True or not reach.get("local_argmax"):
+        return []
+    error = (
+        f"use_local_argmax_reduction is enabled but draft model {_DRAFT_CLASSES[str(draft.method)]} does not "
+        "implement get_top_tokens()."
+    )
+    if reach["local_argmax"] == "greedy" and draft.config.get("draft_sample_method") == "probabilistic":
+        error = "use_local_argmax_reduction is not compatible with draft_sample_method='probabilistic'."
+    place = origin(deployment.flags, "use_local_argmax_reduction")
+    data = {"method": draft.method}
+    return [Problem("draft-local-argmax", Stage.WEIGHT_LOAD, "ValueError", error, data, place)]
