@@ -22,9 +22,10 @@ COLD_BUDGET_MS = 250.0
 FURTHER_BUDGET_MS = 5.0
 USUAL_FLOOR_MS = 110.0
 COMMAND = (
-    "vllm serve deepseek-ai/DeepSeek-V4-Flash-0731 --tensor-parallel-size 8 --enable-expert-parallel --kv-cache-dtype fp8 "
-    "--block-size 256 --max-model-len 262144 --max-num-seqs 64 --gpu-memory-utilization 0.9 --tokenizer-mode deepseek_v4 "
-    "--reasoning-parser deepseek_v4 --tool-call-parser deepseek_v4 --enable-auto-tool-choice "
+    "vllm serve deepseek-ai/DeepSeek-V4-Flash-0731 --tensor-parallel-size 8 --enable-expert-parallel "
+    "--kv-cache-dtype fp8 --block-size 256 --max-model-len 262144 --max-num-seqs 64 --gpu-memory-utilization 0.9 "
+    "--tokenizer-mode deepseek_v4 --reasoning-parser deepseek_v4 --tool-call-parser deepseek_v4 "
+    "--enable-auto-tool-choice "
     '--speculative-config {"method":"dspark","num_speculative_tokens":5}'
 )
 

@@ -63,6 +63,7 @@ def config_problems(reading: ConfigReading, source: ConfigSource) -> tuple[Probl
     found += rope_problems(reading, source)
     found += quantization_problems(reading, source)
     found += _sizes(reading, source)
+    found += _dtype(reading, source)
     act = reading.text.get("hidden_act")
     if act not in (None, "silu"):
         error = f"Unsupported activation: {act}. Only silu is supported for now."
@@ -86,6 +87,20 @@ def _sizes(reading: ConfigReading, source: ConfigSource) -> Iterator[Problem]:
 
 
 _HEAD_DIM = 512
+_TORCH_DTYPES = frozenset(
+    {"auto", "bfloat16", "float16", "half", "float32", "float", "float64", "double", "int8", "uint8"}
+    | {"float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2"}
+)
+
+
+def _dtype(reading: ConfigReading, source: ConfigSource) -> Iterator[Problem]:
+    """``torch_dtype``: transformers looks the name up in torch while it reads the file."""
+    for key in ("torch_dtype", "dtype"):
+        value = source.file.get(key)
+        if isinstance(value, str) and value.removeprefix("torch.") not in _TORCH_DTYPES:
+            data = {"file": source.name, "field": key, "text": f'expected a torch dtype, got "{value}"'}
+            error = f"module 'torch' has no attribute '{value}'"
+            yield problem(source, "config-value-type", Stage.ENGINE_CONFIG, "AttributeError", error, **data)
 
 
 def _identity(reading: ConfigReading, source: ConfigSource) -> Iterator[Problem]:
@@ -98,7 +113,8 @@ def _identity(reading: ConfigReading, source: ConfigSource) -> Iterator[Problem]
         yield problem(source, "config-model-type-missing", Stage.ENGINE_CONFIG, "ValidationError", error)
         return
     unregistered = source.facts.get("config_class") == "transformers" and file_type != "deepseek_v41"
-    refused = model_type not in known or (unregistered and file_type not in known)
+    # transformers' own class is found by the file's type; an override only changes the finished config.
+    refused = file_type not in known if unregistered else model_type not in known
     if refused:
         code = "config-model-too-new" if reading.family == file_type else "config-model-type-unknown"
         error = (
@@ -205,7 +221,12 @@ def _missing_fields(reading: ConfigReading, source: ConfigSource) -> Iterator[Pr
     required = source.facts.get("required_v41" if nested else "required", ())
     yield from _null_fields(reading, source)
     missing = [key for key in required if key not in reading.text]
-    if missing:
+    if "hidden_size" in missing and not nested:
+        # The compile ranges are worked out from it before any layer asks for a field.
+        error = "integer division or modulo by zero"
+        data = {"fields": ", ".join(missing), "field": "hidden_size"}
+        yield problem(source, "config-field-missing", Stage.ENGINE_CONFIG, "ZeroDivisionError", error, **data)
+    elif missing:
         error = f"'{cls}' object has no attribute '{missing[0]}'"
         yield problem(
             source,
@@ -220,7 +241,7 @@ def _missing_fields(reading: ConfigReading, source: ConfigSource) -> Iterator[Pr
 
 def _null_fields(reading: ConfigReading, source: ConfigSource) -> Iterator[Problem]:
     """Null where the model computes with the value; other fields may be null (``n_shared_experts``, ...)."""
-    for key in ("compress_ratios", "num_hash_layers", "rope_theta"):
+    for key in ("compress_ratios", "num_hash_layers", "rope_theta", "hc_mult", "o_groups", "q_lora_rank"):
         if key in reading.raw and reading.raw[key] is None and reading.family == "deepseek_v4":
             where = "--hf-overrides" if key in source.overrides else source.name
             data = {"file": where, "field": key, "text": "expected a value, got null"}

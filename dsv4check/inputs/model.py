@@ -150,8 +150,8 @@ _FOLLOWS_FROM_MISSING = frozenset(
 )
 
 
-_CHECKED_BY_TRANSFORMERS = frozenset({"vocab_size", "architectures"})
-"""Fields of every config class, which transformers checks in all releases."""
+_CHECKED_BY_TRANSFORMERS = frozenset({"vocab_size", "architectures", "sliding_window"})
+"""Fields that are checked before the engine config is complete in all releases."""
 
 
 def _type_problems(wrong: tuple[tuple[str, ValueIssue], ...], source: ConfigSource, family: str) -> tuple[Problem, ...]:

@@ -105,6 +105,8 @@ def _mapping(config: SpecConfig, draft: DraftModel | None) -> str | None:
 def _model_problems(deployment: Deployment, section: Mapping[str, Any], config: SpecConfig) -> tuple[Problem, ...]:
     """What stops the draft model from being built."""
     draft = config.draft
+    if config.method == "mtp" and draft is not None:
+        return _mtp_fields(deployment, draft)
     if config.method != "dspark" or draft is None or draft.family is None:
         return ()
     vendors = (section.get("dspark") or {}).get("vendors") or ()
@@ -158,6 +160,16 @@ def _model_problems(deployment: Deployment, section: Mapping[str, Any], config: 
             {"missing": ", ".join(missing), "draft": draft.name},
         ),
     )
+
+
+def _mtp_fields(deployment: Deployment, draft: DraftModel) -> tuple[Problem, ...]:
+    """The MTP model reads its number of layers without a default (transformers' class of 0.33 has one)."""
+    key = "num_nextn_predict_layers"
+    if draft.family != "deepseek_v4" or not draft.is_target or not draft.lacks(key):
+        return ()
+    error = f"'DeepseekV4Config' object has no attribute '{key}'"
+    data = {"missing": key, "draft": draft.name}
+    return (_problem(deployment, "spec-mtp-field-missing", Stage.WEIGHT_LOAD, "AttributeError", error, data),)
 
 
 def _weight_problems(

@@ -65,6 +65,22 @@ def _ranges(deployment: Deployment, section: Mapping[str, Any]) -> list[Problem]
         data = {"flag": "--" + dest.replace("_", "-"), "dest": dest, "value": value, "words": words}
         data["limit"] = limit
         problems.append(config_problem("value-out-of-range", error, data, where(deployment, dest)))
+    return problems + _unbounded_sizes(deployment, section)
+
+
+def _unbounded_sizes(deployment: Deployment, section: Mapping[str, Any]) -> list[Problem]:
+    """Group sizes below 1 where the field has no bound yet: what follows from them is refused instead."""
+    problems: list[Problem] = []
+    for dest, error in (
+        ("tensor_parallel_size", "Unknown distributed executor backend: None"),
+        ("data_parallel_size", "data_parallel_rank (0) must be in the range [0, 0)"),
+    ):
+        value = integer(deployment, dest)
+        if value is None or value >= 1 or dest in section["bounds"]:
+            continue
+        data: dict[str, Any] = {"flag": "--" + dest.replace("_", "-"), "dest": dest, "value": value, "limit": 1}
+        data["words"] = "greater than or equal to"
+        problems.append(config_problem("value-out-of-range", error, data, where(deployment, dest)))
     return problems
 
 

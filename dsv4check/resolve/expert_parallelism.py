@@ -42,10 +42,8 @@ def _eplb(deployment: Deployment, section: Mapping[str, Any], parallel: Parallel
         return [config_problem("eplb-needs-ep", "enable_expert_parallel must be True to use EPLB.", {}, origin)]
     if parallel.expert_parallel_size <= 1:
         return [config_problem("eplb-single-rank", _eplb_size_error(section, parallel), {}, origin)]
-    uneven = _uneven_experts(deployment, section, parallel, redundant, origin)
-    if uneven is not None:
-        return [uneven]
     if not section["eplb_protocol"]:
+        # Nor does the model make room for redundant experts, so their number is never divided.
         return [
             Problem(
                 "eplb-not-implemented",
@@ -56,7 +54,8 @@ def _eplb(deployment: Deployment, section: Mapping[str, Any], parallel: Parallel
                 origin,
             )
         ]
-    return []
+    uneven = _uneven_experts(deployment, section, parallel, redundant, origin)
+    return [] if uneven is None else [uneven]
 
 
 def _eplb_size_error(section: Mapping[str, Any], parallel: Parallelism) -> str:

@@ -211,6 +211,8 @@ def test_start_rank_of_a_second_node_is_fine() -> None:
 )
 @pytest.mark.parametrize("vllm", RELEASES)
 def test_expert_balancing(vllm: str, flags: dict[str, Any], code: str) -> None:
+    if code == "eplb-experts-uneven" and vllm in RELEASES[: RELEASES.index("0.23.0")]:
+        code = "eplb-not-implemented"  # the model makes no room for redundant experts, so nothing is divided
     assert codes(vllm, flags) == {code}
 
 

@@ -183,17 +183,22 @@ def test_unregistered_suffix_counts_as_the_generation_class() -> None:
         ("0.28.0", {"swiglu_limit": "10"}, Stage.WARMUP),
         ("0.28.0", {"compress_ratios": "4"}, Stage.MODEL_INIT),
         ("0.28.0", {"vocab_size": "x"}, Stage.ENGINE_CONFIG),
+        ("0.24.0", {"torch_dtype": "bogus"}, Stage.ENGINE_CONFIG),
     ],
 )
 def test_values_of_a_wrong_type_are_findings(release: str, change: dict[str, Any], stage: Stage) -> None:
     assert found(release, config_overrides=change)["MC031"] is stage
 
 
+def test_a_size_the_config_stage_divides_by() -> None:
+    assert found("0.28.0", config_overrides={"hidden_size": None})["MC012"] is Stage.ENGINE_CONFIG
+
+
 @pytest.mark.parametrize(
     ("name", "value", "args", "stage"),
     [
         ("VLLM_USE_DEEP_GEMM", "junk", (), Stage.MODEL_INIT),
-        ("VLLM_USE_V2_MODEL_RUNNER", "junk", (), Stage.ENGINE_CONFIG),
+        ("VLLM_BATCH_INVARIANT", "junk", (), Stage.ENGINE_CONFIG),
         ("VLLM_PORT", "x", (), Stage.MODEL_INIT),
         ("VLLM_PORT", "x", ("-dp", "2"), Stage.ENGINE_CONFIG),
     ],
@@ -201,3 +206,20 @@ def test_values_of_a_wrong_type_are_findings(release: str, change: dict[str, Any
 def test_stage_at_which_a_variable_is_read(name: str, value: str, args: tuple[str, ...], stage: Stage) -> None:
     base = ("-tp", "4", "--kv-cache-dtype", "fp8")
     assert found("0.33.0", *args, base=base, env={name: value})["EV004"] is stage
+
+
+def test_sizes_below_one_where_the_field_has_no_bound() -> None:
+    assert found("0.20.2", base=("-tp", "-1", "--kv-cache-dtype", "fp8"))["EN014"] is Stage.ENGINE_CONFIG
+    assert "EN014" in found("0.20.2", "-dp", "0")
+
+
+def test_mtp_reads_its_number_of_layers() -> None:
+    change = {"num_nextn_predict_layers": None}
+    assert found("0.24.0", *spec(), config_overrides=change)["SD056"] is Stage.WEIGHT_LOAD
+    assert "SD056" not in found("0.33.0", *spec(), config_overrides=change)
+
+
+def test_redundant_experts_are_not_counted_before_the_class_takes_part() -> None:
+    args = ("--enable-eplb", "--enable-expert-parallel", "--eplb-config", '{"num_redundant_experts": 3}')
+    assert found("0.20.2", *args) == {"PA016": Stage.WARMUP}
+    assert found("0.28.0", *args)["PA017"] is Stage.MODEL_INIT
