@@ -13,6 +13,9 @@ from dsv4check.problems import Problem, Stage
 from dsv4check.releases.facts import ReleaseFacts
 from dsv4check.resolution import Runner
 
+_LARGEST_RATIO = 128
+"""Tokens one C128 state stands for: a smaller block holds none."""
+
 
 def resolve_block_size(deployment: Deployment, facts: ReleaseFacts) -> int | None:
     """Tokens per block of the main cache; None when the flag's value is no positive integer."""
@@ -37,8 +40,9 @@ def block_size_problems(
     data = {"block_size": block_size, "kernel_block": kernel, "pieces": block_size // kernel}
     origin = use.origin if use else None
     if block_size % kernel:
-        if section["other_sizes"] == "not-checked":
-            return (Problem("block-size-unverified", Stage.KV_CACHE_INIT, data=data, origin=origin),)
+        if block_size < _LARGEST_RATIO and section.get("stateless") == "zero-division":
+            error = "integer division or modulo by zero"
+            return (Problem("block-size-stateless", Stage.KV_CACHE_INIT, "ZeroDivisionError", error, data, origin),)
         error = str(section["no_common_error"]).replace("{block_size}", str(block_size))
         return (Problem("no-common-block-size", Stage.KV_CACHE_INIT, "ValueError", error, data, origin),)
     outcome = section["multiples"].get(runner.name or "v2")
@@ -46,6 +50,7 @@ def block_size_problems(
         error = "setStorage: sizes, strides and storage offset require a storage that is out of bounds"
         return (Problem("block-size-set-storage", Stage.KV_CACHE_INIT, "RuntimeError", error, data, origin),)
     if outcome == "no-split":
-        error = f"a manager block cannot be split into {block_size // kernel} kernel blocks"
+        error = str(section["no_split_error"]).replace("{block_size}", str(block_size))
+        error = error.replace("{pieces}", str(block_size // kernel))
         return (Problem("block-size-not-split", Stage.KV_CACHE_INIT, "ValueError", error, data, origin),)
     return (Problem("block-size-unverified", Stage.KV_CACHE_INIT, data=data, origin=origin),)
