@@ -98,7 +98,9 @@ def child_variables(environment: Environment, scratch: Path) -> dict[str, str]:
 
     Variables of the launch are set later, in the process of that launch.
     """
-    kept = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH") if name in os.environ}
+    kept = {
+        name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH") if name in os.environ
+    }
     return {
         **kept,
         "PYTHONPATH": os.pathsep.join(environment.folders),

@@ -18,7 +18,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Final
+from typing import IO, Any, Final
 
 from dsv4check.rehearsal.environment import Environment, RehearsalUnavailable, child_variables
 from dsv4check.rehearsal.protocol import (
@@ -50,7 +50,9 @@ _CHILDREN: Final = 2
 class _Child:
     """One worker process and the threads that drain its output."""
 
-    def __init__(self, environment: Environment, sm: str, worker: Path, start_seconds: float, memory_gib: float) -> None:
+    def __init__(
+        self, environment: Environment, sm: str, worker: Path, start_seconds: float, memory_gib: float
+    ) -> None:
         self._scratch = Path(tempfile.mkdtemp(prefix="dsv4check-rehearsal-"))
         variables = child_variables(environment, self._scratch)
         command = [environment.python, str(worker), "--sm", sm, "--memory-gib", f"{memory_gib:g}"]
@@ -137,7 +139,7 @@ class _Child:
                 case kind:
                     raise ProtocolError(f"the child sent {kind!r}")
 
-    def _receive(self, deadline: float) -> dict[str, object]:
+    def _receive(self, deadline: float) -> dict[str, Any]:
         """The next message. Raises TimeoutError, EOFError (child gone) or ProtocolError."""
         try:
             line = self._lines.get(timeout=max(0.0, deadline - time.monotonic()))

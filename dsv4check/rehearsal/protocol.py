@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from enum import Enum
+from enum import StrEnum
 from typing import Any, Final
 
 PROTOCOL: Final = 1
@@ -26,7 +26,7 @@ class ProtocolError(Exception):
     """The other side did not keep to the protocol; the message says how."""
 
 
-class RehearsedStage(str, Enum):
+class RehearsedStage(StrEnum):
     """The stages that are rehearsed, in the order vLLM passes through them."""
 
     ARGPARSE = "argparse"
@@ -43,7 +43,7 @@ class RehearsedStage(str, Enum):
     """FlashMLA's argument checks (made at warm-up) applied to the tensors of that allocation."""
 
 
-class Status(str, Enum):
+class Status(StrEnum):
     """How a stage ended."""
 
     OK = "ok"
@@ -131,7 +131,12 @@ class Rehearsal:
 
 
 def complete(
-    results: list[StageResult], *, reason: str = "", not_simulated: tuple[str, ...] = (), vllm: str = "", seconds: float = 0
+    results: list[StageResult],
+    *,
+    reason: str = "",
+    not_simulated: tuple[str, ...] = (),
+    vllm: str = "",
+    seconds: float = 0,
 ) -> Rehearsal:
     """Fill up the stages that have no result: the first is *unavailable* for ``reason``, the rest not reached."""
     by_stage = {item.stage: item for item in results}

@@ -159,7 +159,9 @@ def _leave(code: int) -> None:
 def _prepare(sm: str) -> frozenset[str]:
     """Simulate the device and import vLLM; returns the optional packages that are missing."""
     if sm not in simulated_device.USUAL:
-        raise failures.HarnessLimit(f"compute capability {sm} is not simulated; known: {', '.join(simulated_device.USUAL)}")
+        raise failures.HarnessLimit(
+            f"compute capability {sm} is not simulated; known: {', '.join(simulated_device.USUAL)}"
+        )
     simulated_device.STATE.set(protocol.SimulatedDevice(sm=sm))
     absent = frozenset(name for name, there in extensions.present(*_OPTIONAL).items() if not there)
     if "flashinfer" not in absent:
@@ -174,7 +176,7 @@ def _prepare(sm: str) -> frozenset[str]:
 
     simulated_device.install_vllm()
     importlib.import_module(f"{_PACKAGE}.worker.groups").start_process_group()
-    registry = importlib.import_module("vllm.model_executor.models.registry")
+    registry: Any = importlib.import_module("vllm.model_executor.models.registry")
     if not hasattr(registry, "_run_in_subprocess"):
         raise failures.HarnessLimit("vLLM's model registry no longer has _run_in_subprocess")
     # The registry looks at model classes in a process of its own, where nothing is simulated.

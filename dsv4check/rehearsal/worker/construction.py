@@ -183,7 +183,9 @@ def _patch() -> None:
         "has_deep_gemm": lambda _original: _yes,
         "determine_expert_map": _on_cpu,
         "get_model": lambda original: (
-            _get_model if getattr(original, "__module__", "").startswith("vllm.model_executor.model_loader") else original
+            _get_model
+            if getattr(original, "__module__", "").startswith("vllm.model_executor.model_loader")
+            else original
         ),
     }
     for name, module in list(sys.modules.items()):

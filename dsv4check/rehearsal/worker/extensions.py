@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .failures import HarnessLimit
-from .simulated_device import STATE, nvml_module
+from .simulated_device import STATE, Inert, nvml_module
 
 NVML = "vllm.third_party.pynvml"
 EXTENSIONS = frozenset(
@@ -29,8 +29,19 @@ EXTENSIONS = frozenset(
         "vllm.vllm_flash_attn._vllm_fa4_C",
     }
 )
+INERT_MODULES = frozenset({"flashinfer.comm.cuda_ipc"})
+"""Python modules that open a CUDA library while they are imported (FlashInfer up to 0.6.14)."""
 _NAMESPACES = frozenset(
-    {"_C", "_moe_C", "_qutlass_C", "_C_cache_ops", "vllm", "_flashmla_C", "_C_stable_libtorch", "_moe_C_stable_libtorch"}
+    {
+        "_C",
+        "_moe_C",
+        "_qutlass_C",
+        "_C_cache_ops",
+        "vllm",
+        "_flashmla_C",
+        "_C_stable_libtorch",
+        "_moe_C_stable_libtorch",
+    }
 )
 _USERS = ("compilation", "layers", "models", "kernels", "vllm/ir", "v1/")
 """Parts of vLLM that take operators by name while they are imported. Modules that *register* operators must not
@@ -57,6 +68,7 @@ class OperatorStub:
         self._name = name
 
     def __call__(self, *_args: Any, **_kwargs: Any) -> Any:
+        """Raise HarnessLimit, and remember the name."""
         CALLED.append(self._name)
         raise HarnessLimit(f"the compiled operator {self._name} was called")
 
@@ -71,11 +83,19 @@ class _Loader(importlib.abc.Loader):
         return nvml_module(spec.name) if spec.name == NVML else types.ModuleType(spec.name)
 
     def exec_module(self, module: types.ModuleType) -> None:
+        if module.__name__ in INERT_MODULES:
+            module.__getattr__ = _inert_member  # type: ignore[method-assign]
         if module.__name__ == "vllm.cumem_allocator":
             for name in ("init_module", "python_create_and_map", "python_unmap_and_release"):
                 setattr(module, name, lambda *_args, **_kwargs: None)
         if module.__name__ in ("vllm._C", "vllm._C_stable_libtorch"):
             _stub_operators()
+
+
+def _inert_member(name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return Inert()
 
 
 class ExtensionFinder(importlib.abc.MetaPathFinder):
@@ -85,7 +105,7 @@ class ExtensionFinder(importlib.abc.MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         """A spec for the modules that are simulated, None for all others."""
-        if fullname in EXTENSIONS or fullname == NVML:
+        if fullname in EXTENSIONS or fullname in INERT_MODULES or fullname == NVML:
             return importlib.machinery.ModuleSpec(fullname, _Loader(), origin="simulated")
         return None
 
@@ -116,7 +136,9 @@ def _stub_operators() -> None:
         except AttributeError:
             if name in _CAPABILITY_QUERIES:
                 first = _CAPABILITY_QUERIES[name]
-                return lambda capability=None: (STATE.capability[0] * 10 + STATE.capability[1] if capability is None else capability) >= first
+                return lambda capability=None: (
+                    (STATE.capability[0] * 10 + STATE.capability[1] if capability is None else capability) >= first
+                )
             caller = sys._getframe(1).f_code.co_filename
             if name.startswith("__") or self.name not in _NAMESPACES or not any(part in caller for part in _USERS):
                 raise

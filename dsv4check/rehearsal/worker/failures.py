@@ -34,7 +34,9 @@ _LIMITS = re.compile(
     ),
     re.IGNORECASE,
 )
-_LIMIT_TYPES = frozenset({"LocalEntryNotFoundError", "OfflineModeIsEnabled", "RepositoryNotFoundError", "ConnectionError"})
+_LIMIT_TYPES = frozenset(
+    {"LocalEntryNotFoundError", "OfflineModeIsEnabled", "RepositoryNotFoundError", "ConnectionError"}
+)
 
 
 class HarnessLimit(RuntimeError):
@@ -79,6 +81,11 @@ def message_of(error: BaseException, length: int = 1500) -> str:
     return str(error)[:length]
 
 
+def one_line(text: str, length: int = 300) -> str:
+    """Text without line breaks, cut to ``length``."""
+    return " ".join(text.split())[:length]
+
+
 def deepest_frame(error: BaseException) -> str:
     """``file:line:function`` of the deepest frame inside vLLM, the file relative to the package."""
     frames = traceback.extract_tb(error.__traceback__)
@@ -103,13 +110,14 @@ def _limit(error: BaseException, text: str, absent: frozenset[str]) -> str:
             return "the rehearsal's memory limit was reached"
         said = str(link)
         if type(link).__name__ in _LIMIT_TYPES or _LIMITS.search(said):
-            return f"{type(link).__name__}: {said[:300]}"
+            return f"{type(link).__name__}: {one_line(said)}"
     for package in sorted(absent):
         if re.search(rf"\b{package}", text, re.IGNORECASE):
-            return f"{package} is not installed here, and vLLM stops without it: {text[:300]}"
+            return f"{package} is not installed here, and vLLM stops without it: {one_line(text)}"
     frames = traceback.extract_tb(error.__traceback__)
     if frames and frames[-1].filename.startswith(_HERE):
-        return f"the rehearsal itself failed at {deepest_frame(error) or frames[-1].name}: {type(error).__name__}: {text[:300]}"
+        place = f"{os.path.basename(frames[-1].filename)}:{frames[-1].lineno}:{frames[-1].name}"
+        return f"the rehearsal itself failed at {place}: {type(error).__name__}: {one_line(text)}"
     if isinstance(error, AttributeError) and getattr(type(error.obj), "stand_in", False):
         return f"vLLM asks a stand-in for {error.name!r}, which it does not have"
     return ""

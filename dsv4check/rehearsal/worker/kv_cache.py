@@ -269,7 +269,7 @@ def _v1_runner(config: Any) -> Any:
 
 @contextlib.contextmanager
 def _address_space_only() -> Iterator[None]:
-    """``torch.zeros`` of a large byte buffer gives memory that is mapped, reads as zero, and is not there until used."""
+    """``torch.zeros`` of a large byte buffer gives mapped memory that reads as zero and is not there until used."""
     import torch
 
     original = torch.zeros

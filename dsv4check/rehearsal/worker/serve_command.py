@@ -43,7 +43,10 @@ class Command:
         from vllm.utils.argparse_utils import FlexibleArgumentParser
 
         if self._entrypoint == "api_server":
-            make, validate = _first(_PARSER_MODULES, "make_arg_parser"), _first(_PARSER_MODULES, "validate_parsed_serve_args")
+            make, validate = (
+                _first(_PARSER_MODULES, "make_arg_parser"),
+                _first(_PARSER_MODULES, "validate_parsed_serve_args"),
+            )
             parser = make(FlexibleArgumentParser(description="vLLM OpenAI-Compatible RESTful API server."))
             words = self._argv
         else:

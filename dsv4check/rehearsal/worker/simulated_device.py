@@ -6,8 +6,8 @@ The compute capability stays: modules read it while they are imported.
 
 from __future__ import annotations
 
+import importlib
 import os
-import sys
 import types
 from dataclasses import dataclass, replace
 from typing import Any
@@ -53,9 +53,7 @@ class DeviceState:
     def set(self, device: SimulatedDevice) -> None:
         """Answer for another device from now on. Raises KeyError for an unknown compute capability."""
         usual = USUAL[device.sm]
-        self._device = replace(
-            device, name=device.name or usual.name, memory_mib=device.memory_mib or usual.memory_mib
-        )
+        self._device = replace(device, name=device.name or usual.name, memory_mib=device.memory_mib or usual.memory_mib)
 
     @property
     def capability(self) -> tuple[int, int]:
@@ -237,7 +235,8 @@ def install_vllm() -> None:
     from vllm.platforms import current_platform
 
     type(current_platform).device_count = classmethod(lambda cls: STATE.visible)
-    module = sys.modules.get("vllm.distributed.device_communicators.cuda_wrapper")
-    if module is None:
-        import vllm.distributed.device_communicators.cuda_wrapper as module
-    module.CudaRTLibrary = Inert
+    library: Any = importlib.import_module("vllm.distributed.device_communicators.cuda_wrapper").CudaRTLibrary
+    # In place: modules have imported the class by name already.
+    for name, member in list(vars(library).items()):
+        if callable(member):
+            setattr(library, name, lambda *_args, **_kwargs: None)

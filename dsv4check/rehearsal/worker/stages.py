@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,8 @@ class Rehearsing:
             raise
         except BaseException as error:
             failure = read_failure(error, self._absent)
+            if not failure.verdict:
+                traceback.print_exception(error)  # for whoever debugs the rehearsal: the parent keeps the tail
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
         status = Status.OK if failure is None else Status.FAILED if failure.verdict else Status.UNAVAILABLE
