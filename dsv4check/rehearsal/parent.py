@@ -211,12 +211,12 @@ class RehearsalSession:
         self,
         environment: Environment,
         *,
-        worker: Path = WORKER,
+        worker: Path | None = None,
         start_seconds: float = START_SECONDS,
         memory_gib: float = MEMORY_GIB,
     ) -> None:
         self.environment = environment
-        self._worker = worker
+        self._worker = worker or WORKER
         self._start_seconds = start_seconds
         self._memory_gib = memory_gib
         self._children: dict[str, _Child] = {}

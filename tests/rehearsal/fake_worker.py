@@ -50,7 +50,7 @@ match MODE:
         time.sleep(60)
 
 say("ready", vllm="0.29.0")
-for number, line in enumerate(sys.stdin):
+for line in sys.stdin:
     message = json.loads(line)
     identity = message["id"]
     match MODE:

@@ -23,6 +23,8 @@ _LIMITS = re.compile(
             r"Cannot access accelerator device",
             r"CUDA driver (initialization|version)",
             r"libcuda",
+            r"DefaultCPUAllocator",
+            r"can't allocate memory",
             r"meta tensor",
             r"'Meta' backend",
             r"on meta tensors",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
+import math
 import mmap
 from collections.abc import Iterator
 from typing import Any
@@ -269,26 +270,34 @@ def _v1_runner(config: Any) -> Any:
 
 @contextlib.contextmanager
 def _address_space_only() -> Iterator[None]:
-    """``torch.zeros`` of a large byte buffer gives mapped memory that reads as zero and is not there until used."""
+    """Large tensors made by ``torch.zeros`` and ``torch.empty`` get memory that is not there until it is used.
+
+    It reads as zero. ``empty`` counts too: 0.20 makes one of the cache's shape only to ask for its strides.
+    """
     import torch
 
-    original = torch.zeros
+    originals = {"zeros": torch.zeros, "empty": torch.empty}
 
-    def zeros(*size: Any, dtype: Any = None, device: Any = None, **more: Any) -> Any:
-        numbers = size[0] if len(size) == 1 and isinstance(size[0], (list, tuple)) else size
-        count = 1
-        for number in numbers:
-            count *= int(number)
-        if dtype not in (torch.int8, torch.uint8) or count < _LARGE:
-            return original(*size, dtype=dtype, device=device, **more)
-        try:
-            area = mmap.mmap(-1, count, flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | _NO_RESERVE)
-        except (OSError, ValueError, OverflowError) as error:
-            raise HarnessLimit(f"{count} bytes of address space for the cache were refused ({error})") from None
-        return torch.frombuffer(area, dtype=dtype).reshape(tuple(int(number) for number in numbers))
+    def replacement(original: Any) -> Any:
+        def make(*size: Any, dtype: Any = None, device: Any = None, **more: Any) -> Any:
+            first = size[0] if len(size) == 1 and isinstance(size[0], (list, tuple)) else size
+            shape = tuple(int(number) for number in first)
+            kind = dtype or torch.get_default_dtype()
+            size_in_bytes = math.prod(shape) * kind.itemsize
+            if size_in_bytes < _LARGE or torch.device(device or "cpu").type != "cpu":
+                return original(*size, dtype=dtype, device=device, **more)
+            try:
+                area = mmap.mmap(-1, size_in_bytes, flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | _NO_RESERVE)
+            except (OSError, ValueError, OverflowError) as error:
+                raise HarnessLimit(f"{size_in_bytes} bytes of address space were refused ({error})") from None
+            return torch.frombuffer(area, dtype=kind).reshape(shape)
 
-    torch.zeros = zeros
+        return make
+
+    for name, original in originals.items():
+        setattr(torch, name, replacement(original))
     try:
         yield
     finally:
-        torch.zeros = original
+        for name, original in originals.items():
+            setattr(torch, name, original)

@@ -48,7 +48,7 @@ class DeviceState:
     """The device of the launch at hand."""
 
     def __init__(self) -> None:
-        self._device = SimulatedDevice(sm="9.0")
+        self.set(SimulatedDevice(sm="9.0"))
 
     def set(self, device: SimulatedDevice) -> None:
         """Answer for another device from now on. Raises KeyError for an unknown compute capability."""

@@ -43,7 +43,15 @@ def test_other_lines_are_refused(line: bytes) -> None:
 
 @pytest.mark.parametrize("missing", ["stage", "status", "seconds", "detail"])
 def test_a_result_needs_all_its_parts(missing: str) -> None:
-    message = {"stage": "argparse", "status": "ok", "seconds": 1, "exception": "", "message": "", "where": "", "detail": {}}
+    message = {
+        "stage": "argparse",
+        "status": "ok",
+        "seconds": 1,
+        "exception": "",
+        "message": "",
+        "where": "",
+        "detail": {},
+    }
     assert result_from_json(message) == StageResult(RehearsedStage.ARGPARSE, Status.OK, 1.0)
     del message[missing]
     with pytest.raises(ProtocolError):

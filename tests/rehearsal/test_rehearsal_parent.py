@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,14 +25,15 @@ def launch(sm: str = "9.0", stage_timeout: float = 1.0) -> Launch:
 
 
 @pytest.fixture
-def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> RehearsalSession:
+def session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[RehearsalSession]:
     """A session whose child misbehaves as the test's parameter says."""
     monkeypatch.setattr(parent, "GRACE_SECONDS", 0.5)
     worker = tmp_path / f"{request.param}.py"
     shutil.copy(FAKE, worker)
-    made = RehearsalSession(HERE, worker=worker, start_seconds=3)
-    request.addfinalizer(made.close)
-    return made
+    with RehearsalSession(HERE, worker=worker, start_seconds=3) as made:
+        yield made
 
 
 def reason(rehearsal: Rehearsal) -> str:
