@@ -80,67 +80,96 @@ def widths(rehearsal: Rehearsal) -> dict[str, set[int]]:
     return found
 
 
-@pytest.mark.parametrize("release", ["0.24.0", "0.33.0"])
-def test_swa_and_main_caches_are_views_of_584_bytes(rehearse: Rehearse, release: str) -> None:
-    rehearsal = rehearse(release, "--kv-cache-dtype fp8")
+def check_packed_views(rehearsal: Rehearsal) -> None:
+    """Everything passes, and FlashMLA takes all caches."""
     assert {result.status for result in rehearsal.stages} == {Status.OK}
     assert widths(rehearsal) == {"swa": {584}, "main": {584}}
     assert rehearsal.result(RehearsedStage.FLASHMLA).detail == {"applies": True, "layers": 84, "state_bytes": 584}
     assert rehearsal.result(RehearsedStage.KV_CACHE_INIT).detail["block_size"] == 256
 
 
-@pytest.mark.parametrize(
-    ("release", "exception", "said"),
-    [
-        ("0.24.0", "AssertionError", "DeepseekV4 fp8_ds_mla layout only supports fp8 kv-cache, got bfloat16"),
-        ("0.33.0", "ValueError", "DeepseekV4 fp8_ds_mla layout only supports fp8 kv-cache, got bfloat16. Please set"),
-    ],
-)
-def test_bfloat16_on_sm90(rehearse: Rehearse, release: str, exception: str, said: str) -> None:
-    stage, raised, message = failure(rehearse(release, "--kv-cache-dtype bfloat16"))
-    assert (stage, raised) == ("model-init", exception)
-    assert message.startswith(said)
+# One class a release: its imports are paid for once.
 
 
-def test_a_backend_of_another_model_is_refused(rehearse: Rehearse) -> None:
-    stage, raised, message = failure(
-        rehearse("0.24.0", "--kv-cache-dtype fp8 --attention-backend FLASHINFER_MLA_SPARSE")
-    )
-    assert (stage, raised) == ("model-init", "ValueError")
-    assert message.startswith("FLASHINFER_MLA_SPARSE is not a DeepSeek V4 attention backend")
+class Test024:
+    def test_swa_and_main_caches_are_views_of_584_bytes(self, rehearse: Rehearse) -> None:
+        rehearsal = rehearse("0.24.0", "--kv-cache-dtype fp8")
+        check_packed_views(rehearsal)
+        assert rehearsal.result(RehearsedStage.KV_CACHE_INIT).detail["runner"] == "v1"
+
+    def test_bfloat16_on_sm90(self, rehearse: Rehearse) -> None:
+        said = "DeepseekV4 fp8_ds_mla layout only supports fp8 kv-cache, got bfloat16"
+        assert failure(rehearse("0.24.0", "--kv-cache-dtype bfloat16")) == ("model-init", "AssertionError", said)
+
+    def test_a_backend_of_another_model_is_refused(self, rehearse: Rehearse) -> None:
+        flags = "--kv-cache-dtype fp8 --attention-backend FLASHINFER_MLA_SPARSE"
+        stage, raised, message = failure(rehearse("0.24.0", flags))
+        assert (stage, raised) == ("model-init", "ValueError")
+        assert message.startswith("FLASHINFER_MLA_SPARSE is not a DeepSeek V4 attention backend")
+
+    def test_block_size_512(self, rehearse: Rehearse) -> None:
+        stage, raised, message = failure(rehearse("0.24.0", "--kv-cache-dtype fp8 --block-size 512"))
+        assert (stage, raised) == ("kv-cache-init", "RuntimeError")
+        assert "is invalid for input of size" in message
+
+    def test_mtp(self, rehearse: Rehearse) -> None:
+        flags = '--kv-cache-dtype fp8 --speculative-config \'{"method":"mtp","num_speculative_tokens":1}\''
+        rehearsal = rehearse("0.24.0", flags)
+        assert rehearsal.failure is None
+        assert rehearsal.result(RehearsedStage.DRAFT_INIT).detail["drafter"] == "EagleProposer"
+        assert rehearsal.result(RehearsedStage.FLASHMLA).detail["layers"] == 85
 
 
-@pytest.mark.parametrize(
-    ("release", "exception", "said"),
-    [
-        ("0.24.0", "RuntimeError", "is invalid for input of size"),
-        ("0.29.0", "ValueError", "cannot be split into 2 kernel blocks of 256 tokens"),
-        ("0.33.0", "ValueError", "packed 512-token KV cache blocks cannot be split into"),
-    ],
-)
-def test_block_size_512(rehearse: Rehearse, release: str, exception: str, said: str) -> None:
-    stage, raised, message = failure(rehearse(release, "--kv-cache-dtype fp8 --block-size 512", agree=False))
-    assert (stage, raised) == ("kv-cache-init", exception)
-    assert said in message
+class Test025:
+    FLAGS = "--kv-cache-dtype fp8 --max-model-len 131072"
+
+    def test_with_the_hybrid_manager(self, rehearse: Rehearse) -> None:
+        check_packed_views(rehearse("0.25.1", self.FLAGS))
+
+    def test_without_the_hybrid_manager_views_have_512_bytes(self, rehearse: Rehearse) -> None:
+        rehearsal = rehearse("0.25.1", f"{self.FLAGS} --disable-hybrid-kv-cache-manager")
+        assert failure(rehearsal) == ("flashmla-contract", "RuntimeError", PACKED)
+        assert widths(rehearsal)["swa"] == {512}
+        assert rehearsal.failure is not None
+        assert rehearsal.failure.detail["example"]["shape"][-1] == 512
 
 
-def test_auto_stops_0_29(rehearse: Rehearse) -> None:
-    stage, raised, message = failure(rehearse("0.29.0", ""))
-    assert (stage, raised) == ("model-init", "AssertionError")
-    assert message == "DeepseekV4 fp8_ds_mla layout only supports fp8 kv-cache, got auto"
+class Test029:
+    def test_auto_stops(self, rehearse: Rehearse) -> None:
+        said = "DeepseekV4 fp8_ds_mla layout only supports fp8 kv-cache, got auto"
+        assert failure(rehearse("0.29.0", "")) == ("model-init", "AssertionError", said)
+
+    def test_block_size_512(self, rehearse: Rehearse) -> None:
+        stage, raised, message = failure(rehearse("0.29.0", "--kv-cache-dtype fp8 --block-size 512"))
+        assert (stage, raised) == ("kv-cache-init", "ValueError")
+        assert "cannot be split into 2 kernel blocks of 256 tokens" in message
+
+    def test_tp_16_over_two_nodes(self, rehearse: Rehearse) -> None:
+        flags = "-tp 16 --nnodes 2 --node-rank 0 --master-addr 10.0.0.1 --kv-cache-dtype fp8"
+        rehearsal = rehearse("0.29.0", flags, agree=False)
+        check_packed_views(rehearsal)
+        assert rehearsal.result(RehearsedStage.ENGINE_CONFIG).detail["tensor"] == 16
 
 
-def test_auto_passes_0_30(rehearse: Rehearse) -> None:
-    rehearsal = rehearse("0.30.0", "")
-    assert {result.status for result in rehearsal.stages} == {Status.OK}
-    assert rehearsal.result(RehearsedStage.KV_CACHE_INIT).detail["cache_dtype"] == "fp8_ds_mla"
+class Test030:
+    def test_auto_passes(self, rehearse: Rehearse) -> None:
+        rehearsal = rehearse("0.30.0", "")
+        check_packed_views(rehearsal)
+        assert rehearsal.result(RehearsedStage.KV_CACHE_INIT).detail["cache_dtype"] == "fp8_ds_mla"
 
 
-def test_without_the_hybrid_manager_0_25_views_512_bytes(rehearse: Rehearse) -> None:
-    flags = "--kv-cache-dtype fp8 --max-model-len 131072"
-    assert rehearse("0.25.1", flags).failure is None
-    rehearsal = rehearse("0.25.1", f"{flags} --disable-hybrid-kv-cache-manager")
-    assert failure(rehearsal) == ("flashmla-contract", "RuntimeError", PACKED)
-    assert widths(rehearsal)["swa"] == {512}
-    assert rehearsal.failure is not None
-    assert rehearsal.failure.detail["example"]["shape"][-1] == 512
+class Test033:
+    def test_swa_and_main_caches_are_views_of_584_bytes(self, rehearse: Rehearse) -> None:
+        rehearsal = rehearse("0.33.0", "--kv-cache-dtype fp8")
+        check_packed_views(rehearsal)
+        assert rehearsal.result(RehearsedStage.KV_CACHE_INIT).detail["runner"] == "v2"
+
+    def test_bfloat16_on_sm90(self, rehearse: Rehearse) -> None:
+        stage, raised, message = failure(rehearse("0.33.0", "--kv-cache-dtype bfloat16"))
+        assert (stage, raised) == ("model-init", "ValueError")
+        assert message.startswith("DeepseekV4 fp8_ds_mla layout only supports fp8 kv-cache, got bfloat16. Please set")
+
+    def test_block_size_512(self, rehearse: Rehearse) -> None:
+        stage, raised, message = failure(rehearse("0.33.0", "--kv-cache-dtype fp8 --block-size 512"))
+        assert (stage, raised) == ("kv-cache-init", "ValueError")
+        assert "packed 512-token KV cache blocks cannot be split into" in message

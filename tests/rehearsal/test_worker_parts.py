@@ -112,6 +112,8 @@ def test_an_absent_package_makes_its_refusal_no_verdict() -> None:
     error = raised(RuntimeError("FlashInfer lacks the sparse MLA decode API"))
     assert read_failure(error).verdict
     assert not read_failure(error, frozenset({"flashinfer"})).verdict
+    mentioned = raised(ValueError("X is not a DeepSeek V4 attention backend. Use Y for FlashInfer sparse MLA."))
+    assert read_failure(mentioned, frozenset({"flashinfer"})).verdict
 
 
 def test_a_stand_in_that_lacks_something_is_no_verdict() -> None:

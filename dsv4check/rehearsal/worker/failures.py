@@ -36,6 +36,7 @@ _LIMITS = re.compile(
     ),
     re.IGNORECASE,
 )
+_WANTED = re.compile(r"requires?\b|install|lacks?\b|needs?\b|missing|unavailable|not (available|found)", re.IGNORECASE)
 _LIMIT_TYPES = frozenset(
     {"LocalEntryNotFoundError", "OfflineModeIsEnabled", "RepositoryNotFoundError", "ConnectionError"}
 )
@@ -114,7 +115,8 @@ def _limit(error: BaseException, text: str, absent: frozenset[str]) -> str:
         if type(link).__name__ in _LIMIT_TYPES or _LIMITS.search(said):
             return f"{type(link).__name__}: {one_line(said)}"
     for package in sorted(absent):
-        if re.search(rf"\b{package}", text, re.IGNORECASE):
+        # A refusal may merely mention the package: it must say that something of it is wanted.
+        if re.search(rf"\b{package}\b", text, re.IGNORECASE) and _WANTED.search(text):
             return f"{package} is not installed here, and vLLM stops without it: {one_line(text)}"
     frames = traceback.extract_tb(error.__traceback__)
     if frames and frames[-1].filename.startswith(_HERE):
