@@ -185,3 +185,12 @@ def test_models_are_written_below_the_folder_under_their_own_name(name: str, fol
 def test_running_out_of_the_rehearsals_own_memory_is_no_verdict() -> None:
     said = "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to ..."
     assert not read_failure(raised(RuntimeError(said))).verdict
+
+
+def test_a_package_of_another_version_is_no_verdict() -> None:
+    try:
+        json.frobnicate  # type: ignore[attr-defined]  # noqa: B018
+    except AttributeError as error:
+        failure = read_failure(error)
+    assert not failure.verdict
+    assert "json here has no 'frobnicate'" in failure.message

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import traceback
+import types
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -111,6 +112,11 @@ def _limit(error: BaseException, text: str, absent: frozenset[str]) -> str:
             return f"an import fails here: {link}"
         if isinstance(link, MemoryError):
             return "the rehearsal's memory limit was reached"
+        if isinstance(link, AttributeError):
+            if isinstance(link.obj, types.ModuleType) and not link.obj.__name__.startswith("vllm"):
+                return f"{link.obj.__name__} here has no {link.name!r}: another version than this vLLM wants"
+            if getattr(type(link.obj), "stand_in", False):
+                return f"vLLM asks a stand-in for {link.name!r}, which it does not have"
         said = str(link)
         if type(link).__name__ in _LIMIT_TYPES or _LIMITS.search(said):
             return f"{type(link).__name__}: {one_line(said)}"
@@ -122,8 +128,6 @@ def _limit(error: BaseException, text: str, absent: frozenset[str]) -> str:
     if frames and frames[-1].filename.startswith(_HERE):
         place = f"{os.path.basename(frames[-1].filename)}:{frames[-1].lineno}:{frames[-1].name}"
         return f"the rehearsal itself failed at {place}: {type(error).__name__}: {one_line(text)}"
-    if isinstance(error, AttributeError) and getattr(type(error.obj), "stand_in", False):
-        return f"vLLM asks a stand-in for {error.name!r}, which it does not have"
     return ""
 
 
