@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -55,12 +56,26 @@ class StageComparison:
 
 @dataclass(frozen=True)
 class MatchingRule:
-    """A rule that describes the failure vLLM showed."""
+    """A rule that describes the failure vLLM showed, or knows its text from another cause."""
 
     rule: str
     name: str
     fired: bool
-    """True when the static check reported it for this launch."""
+    """True when the static check reported it for this launch; else only the text is the same."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One value that both of them work out."""
+
+    what: str
+    rehearsed: str
+    rules: str
+
+    @property
+    def agrees(self) -> bool:
+        """True when both say the same."""
+        return self.rehearsed == self.rules
 
 
 @dataclass(frozen=True)
@@ -69,6 +84,8 @@ class Comparison:
 
     stages: tuple[StageComparison, ...]
     matching: tuple[MatchingRule, ...] = ()
+    decisions: tuple[Decision, ...] = ()
+    """Values that both worked out; empty where the rehearsal did not get that far."""
 
     @property
     def disagreements(self) -> tuple[StageComparison, ...]:
@@ -82,13 +99,47 @@ def compare(report: Report, rehearsal: Rehearsal, rules: tuple[Rule, ...]) -> Co
     stages = tuple(_stage(result, report, areas) for result in rehearsal.stages)
     failure = rehearsal.failure
     matching = () if failure is None else tuple(matching_rules(failure, report, rules))
-    return Comparison(stages, matching)
+    return Comparison(stages, matching, tuple(_decisions(report, rehearsal)))
 
 
 def remaining_findings(report: Report, comparison: Comparison) -> tuple[Finding, ...]:
     """The static findings that the rehearsal has not overruled."""
     overruled = {rule for item in comparison.disagreements for rule in item.rules if item.note.startswith(_PASSED)}
     return tuple(finding for finding in report.findings if finding.rule not in overruled)
+
+
+def _decisions(report: Report, rehearsal: Rehearsal) -> Iterator[Decision]:
+    """Model runner, attention class, KV dtype, block size and page sizes, where both know them."""
+    resolution = report.resolution
+    model = rehearsal.result(RehearsedStage.MODEL_INIT).detail
+    if model and resolution.attention is not None and resolution.attention.cls is not None:
+        classes = model.get("cache_layers", {})
+        expected = resolution.attention.cls
+        yield Decision("attention class", expected if expected in classes else ", ".join(sorted(classes)), expected)
+    cache = rehearsal.result(RehearsedStage.KV_CACHE_INIT).detail
+    if not cache:
+        return
+    if resolution.runner is not None and resolution.runner.name is not None:
+        yield Decision("model runner", str(cache["runner"]), resolution.runner.name)
+    static = resolution.kv_cache
+    if static is None:
+        return
+    if static.resolved_dtype is not None:
+        yield Decision("KV dtype", str(cache["cache_dtype"]), static.resolved_dtype)
+    if static.block_size is not None:
+        yield Decision("block size", str(cache["block_size"]), str(static.block_size))
+    if static.layers:
+        ours = Counter[int]()
+        for layer in static.layers:
+            ours[layer.padded_page_bytes] += layer.count + layer.draft_count
+        theirs = Counter[int]()
+        for spec in cache["specs"]:
+            theirs[int(spec["page_bytes"])] += int(spec["layers"])
+        yield Decision("pages (layers x bytes)", _pages(theirs), _pages(ours))
+
+
+def _pages(sizes: Counter[int]) -> str:
+    return ", ".join(f"{count} x {size}" for size, count in sorted(sizes.items()))
 
 
 _PASSED: Final = "vLLM passes this stage"

@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final
@@ -101,7 +102,6 @@ class _Child:
     def rehearse(self, launch: Launch) -> Rehearsal:
         """Run one launch. The child is stopped when it can no longer be trusted (see :attr:`alive`)."""
         self._number += 1
-        began = time.monotonic()
         results: list[StageResult] = []
         notes: tuple[str, ...] = ()
         reason = ""
@@ -115,9 +115,7 @@ class _Child:
         except (ProtocolError, EOFError, OSError) as error:
             reason = str(error) if not isinstance(error, BrokenPipeError) else self._ending()
             self.stop()
-        return complete(
-            results, reason=reason, not_simulated=notes, vllm=self.vllm, seconds=round(time.monotonic() - began, 3)
-        )
+        return complete(results, reason=reason, not_simulated=notes, vllm=self.vllm)
 
     def _collect(self, launch: Launch, results: list[StageResult]) -> tuple[str, tuple[str, ...]]:
         """Take the child's messages up to ``done``; returns why it broke off, and what it did not simulate."""
@@ -232,6 +230,7 @@ class RehearsalSession:
 
     def rehearse(self, launch: Launch) -> Rehearsal:
         """Rehearse one launch; a child is started if there is none for its compute capability."""
+        began = time.monotonic()
         sm = launch.device.sm
         if sm in self._failed:
             return complete([], reason=self._failed[sm], vllm=self.environment.vllm)
@@ -241,7 +240,7 @@ class RehearsalSession:
             # It would fail in the same way for every further launch of a batch, after the same wait.
             self._failed[sm] = str(error)
             return complete([], reason=str(error), vllm=self.environment.vllm)
-        return child.rehearse(launch)
+        return replace(child.rehearse(launch), seconds=round(time.monotonic() - began, 3))
 
     def close(self) -> None:
         """Stop all children."""

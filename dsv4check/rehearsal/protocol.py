@@ -114,6 +114,7 @@ class Rehearsal:
     vllm: str = ""
     """Version of the vLLM that was run."""
     seconds: float = 0.0
+    """Wall-clock time of the launch, the start of a child included."""
 
     @property
     def failure(self) -> StageResult | None:

@@ -43,10 +43,13 @@ def rehearsal_blocks(item: RehearsalReport) -> Iterator[Block]:
     if problem is not None:
         yield from _problem_blocks(item, problem)
     yield from _decided_blocks(item.rehearsal)
-    if item.comparison.disagreements:
+    differing = [decision for decision in item.comparison.decisions if not decision.agrees]
+    if item.comparison.disagreements or differing:
         yield Heading("Disagreements", "warning")
         for stage in item.comparison.disagreements:
             yield Paragraph(f"{stage.stage.value}: {stage.note}")
+        for decision in differing:
+            yield Paragraph(f"{decision.what}: vLLM {decision.rehearsed}; the rules {decision.rules}")
     yield Heading("Not simulated (could still fail)")
     for note in item.rehearsal.not_simulated:
         yield Paragraph(f"- {note}")
@@ -84,6 +87,10 @@ def rehearsal_to_dict(item: RehearsalReport) -> dict[str, Any]:
             {"rule": rule.rule, "name": rule.name, "reported": rule.fired} for rule in item.comparison.matching
         ],
         "disagreements": [stage.stage.value for stage in item.comparison.disagreements],
+        "decisions": [
+            {"what": one.what, "rehearsed": one.rehearsed, "rules": one.rules, "agrees": one.agrees}
+            for one in item.comparison.decisions
+        ],
         "not_simulated": list(item.rehearsal.not_simulated),
         "static": item.report.to_dict(),
     }
@@ -129,11 +136,11 @@ def _problem_blocks(item: RehearsalReport, problem: StageResult) -> Iterator[Blo
     yield Paragraph(said)
     if problem.where:
         yield Paragraph(f"at: {problem.where}", style="dim")
-    if item.comparison.matching:
-        names = "; ".join(f"{rule.rule} {rule.name}" for rule in item.comparison.matching)
-        yield Paragraph(f"described by: {names}", style="dim")
-    else:
-        yield Paragraph("described by no rule", style="dim")
+    reported = "; ".join(f"{rule.rule} {rule.name}" for rule in item.comparison.matching if rule.fired)
+    similar = "; ".join(f"{rule.rule} {rule.name}" for rule in item.comparison.matching if not rule.fired)
+    yield Paragraph(f"described by: {reported}" if reported else "described by no rule that was reported", style="dim")
+    if similar:
+        yield Paragraph(f"the same text is known from: {similar} (not reported for this launch)", style="dim")
 
 
 def _decided_blocks(rehearsal: Rehearsal) -> Iterator[Block]:

@@ -106,3 +106,17 @@ def test_text_and_json_say_the_same(status: Status) -> None:
         case _:
             assert data["disagreements"] == ["model-init"]
             assert "1 disagreement with the rules" in text
+
+
+def test_values_that_both_work_out_are_compared() -> None:
+    report = static("--kv-cache-dtype fp8")
+    assert report.resolution.kv_cache is not None
+    pages = [
+        {"page_bytes": layer.padded_page_bytes, "layers": layer.count} for layer in report.resolution.kv_cache.layers
+    ]
+    detail = {"runner": "v1", "cache_dtype": "fp8_ds_mla", "block_size": 256, "specs": pages}
+    results = [
+        StageResult(stage, Status.OK, detail=detail if stage is RehearsedStage.KV_CACHE_INIT else {}) for stage in ORDER
+    ]
+    decisions = {one.what: one.agrees for one in compare(report, complete(results), load_rules()).decisions}
+    assert decisions == {"model runner": False, "KV dtype": True, "block size": True, "pages (layers x bytes)": True}
