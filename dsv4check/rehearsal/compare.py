@@ -200,6 +200,10 @@ def matching_rules(failure: StageResult, report: Report, rules: Iterable[Rule]) 
     return [MatchingRule(rule.id, rule.name, not silent) for silent, _stage, rule in chosen]
 
 
+_FRAME: Final = re.compile(r"^\w+: |\d+ validation errors? for \w+|\[type=.*|For further information visit \S+")
+_NOISE: Final = re.compile(r"[\s'\"`:]+")
+
+
 @cache
 def _patterns(signatures: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
     return tuple(re.compile(text) for text in signatures)
@@ -212,6 +216,6 @@ def _admits(rule: Rule, release: str) -> bool:
 
 
 def _same_error(quoted: str, said: str) -> bool:
-    """True when one text holds the other, blanks and quotes aside."""
-    one, other = (re.sub(r"[\s'\"`]+", " ", text).strip().lower() for text in (quoted, said))
+    """True when one text holds the other; blanks, quotes and pydantic's frame around a message aside."""
+    one, other = (_NOISE.sub(" ", _FRAME.sub(" ", text)).strip().lower() for text in (quoted, said))
     return bool(one and other) and (one in other or other in one)

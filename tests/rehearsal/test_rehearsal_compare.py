@@ -120,3 +120,16 @@ def test_values_that_both_work_out_are_compared() -> None:
     ]
     decisions = {one.what: one.agrees for one in compare(report, complete(results), load_rules()).decisions}
     assert decisions == {"model runner": False, "KV dtype": True, "block size": True, "pages (layers x bytes)": True}
+
+
+@pytest.mark.parametrize(
+    "message",
+    ["method: {said}", "1 validation error for SpeculativeConfig\nmethod\n  {said} [type=literal_error, input=1]"],
+)
+def test_the_frame_around_a_message_does_not_hide_the_rule(message: str) -> None:
+    report = static('--kv-cache-dtype fp8 --speculative-config \'{"method":"dspark"}\'', vllm="0.23.0")
+    (quoted,) = [finding.error for finding in report.errors if finding.rule == "SD002"]
+    text = message.format(said=quoted.removeprefix("ValidationError: "))
+    rehearsal = rehearsed(RehearsedStage.ENGINE_CONFIG, Status.FAILED, exception="ValidationError", message=text)
+    matching = compare(report, rehearsal, load_rules()).matching
+    assert ("SD002", True) in [(rule.rule, rule.fired) for rule in matching]
