@@ -46,7 +46,7 @@ def run_batch(source: str, *, rules: Path | None, fail_on: FailOn, strict: bool,
     """
     loaded = load_rules(rules)
     worst, answered = OK, 0
-    for number, line in _lines(source):
+    for number, line in batch_lines(source):
         answered += 1
         reply, code = check_line(line, f"{source}, line {number}", loaded, fail_on, strict, online)
         worst = max(worst, code)
@@ -63,18 +63,22 @@ def check_line(
     """The reply to one line, and what it would exit with on its own."""
     identity: Any = None
     try:
-        record = _parse(line, place)
+        record = parse_line(line, place)
         identity = record.get("id")
-        _check_keys(record, place)
-        report = check_request(_request(record, place, online), rules)
+        report = check_request(request_from_record(record, place, online), rules)
     except InputError as error:
-        reply = {"id": identity, "schema_version": SCHEMA_VERSION, "verdict": None, "input_error": str(error)}
-        return reply, UNUSABLE
+        return refusal(identity, error), UNUSABLE
     code = exit_code(report, fail_on, strict)
     return {"id": identity, **report.to_dict()}, FINDINGS if code else OK
 
 
-def _lines(source: str) -> Iterator[tuple[int, str]]:
+def refusal(identity: Any, error: InputError) -> dict[str, Any]:
+    """The reply to a line that could not be used."""
+    return {"id": identity, "schema_version": SCHEMA_VERSION, "verdict": None, "input_error": str(error)}
+
+
+def batch_lines(source: str) -> Iterator[tuple[int, str]]:
+    """(line number, line) of every line that is not blank; ``source`` is a path or ``-``. Raises InputError."""
     try:
         if source == "-":
             yield from _nonblank(sys.stdin)
@@ -91,7 +95,8 @@ def _nonblank(stream: Any) -> Iterator[tuple[int, str]]:
             yield number, line
 
 
-def _parse(line: str, place: str) -> dict[str, Any]:
+def parse_line(line: str, place: str) -> dict[str, Any]:
+    """The object of one line. Raises InputError, which names ``place``."""
     if len(line) > _MAX_LINE:
         raise InputError(f"{place}: longer than {_MAX_LINE} characters")
     try:
@@ -101,6 +106,12 @@ def _parse(line: str, place: str) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise InputError(f"{place}: expected an object with id, model and args, found {type(record).__name__}")
     return record
+
+
+def request_from_record(record: Mapping[str, Any], place: str, online: bool) -> Request:
+    """The launch that a line asks about. Raises InputError for unknown keys and wrong types."""
+    _check_keys(record, place)
+    return _request(record, place, online)
 
 
 def _check_keys(record: Mapping[str, Any], place: str) -> None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 from enum import StrEnum
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from dsv4check.cli.exit_codes import FINDINGS, OK
-from dsv4check.report.model import Report
+from dsv4check.report.model import Finding, Report
+
+if TYPE_CHECKING:
+    from dsv4check.report.blocks import Block
 
 
 class Format(StrEnum):
@@ -35,25 +39,37 @@ def print_report(report: Report, output: Format) -> None:
 
             print(render(report))
         case Format.TEXT:
-            if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
-                from rich.console import Console
+            from dsv4check.report.blocks import report_blocks
 
-                from dsv4check.report.rich_format import print_report as print_rich
-
-                print_rich(report, Console())
-            else:
-                from dsv4check.report.text_format import render as render_text
-
-                print(render_text(report), end="")
+            print_blocks(report_blocks(report))
         case _:
             assert_never(output)
+
+
+def print_blocks(blocks: Iterable[Block]) -> None:
+    """Print text blocks on stdout, with rich on a terminal."""
+    if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
+        from rich.console import Console
+
+        from dsv4check.report.rich_format import print_blocks as print_rich
+
+        print_rich(blocks, Console())
+    else:
+        from dsv4check.report.text_format import render_blocks
+
+        print(render_blocks(blocks), end="")
 
 
 def exit_code(report: Report, fail_on: FailOn, strict: bool) -> int:
     """0, or 1 when a finding reaches ``fail_on`` or, with ``strict``, a question stayed open."""
     if strict and report.not_evaluated:
         return FINDINGS
+    return FINDINGS if reaches(report.findings, fail_on) else OK
+
+
+def reaches(findings: Iterable[Finding], fail_on: FailOn) -> bool:
+    """True when a finding is at or above ``fail_on``."""
     if fail_on is FailOn.NEVER:
-        return OK
+        return False
     threshold = {FailOn.ERROR: 2, FailOn.WARNING: 1, FailOn.NOTE: 0}[fail_on]
-    return FINDINGS if any(finding.severity.rank >= threshold for finding in report.findings) else OK
+    return any(finding.severity.rank >= threshold for finding in findings)

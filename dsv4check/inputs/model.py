@@ -78,20 +78,8 @@ def load_model(
     Raises InputError when there is no usable config.json or it is not that of a DeepSeek-V4 model.
     """
     name = (name or model_config or "").strip()
-    if re.match("https?://", name):
-        raise InputError(f"model {name!r} is a web address; expected a directory, a config.json or a repository id")
-    if not name:
-        raise InputError("the model name is empty; expected a directory, a config.json or a repository id")
     environment = {key: os.environ[key] for key in _HUB_VARIABLES if key in os.environ} | dict(env or {})
-    found = _locate(name, flags, model_config, config_like, online, environment)
-    source_name = found.origin.text or found.source
-    # A file with a value of a wrong type is unusable input; the same value in an override is a launch to judge.
-    check_values(found.config, source_name)
-    file = dict(found.config)
-    if config_overrides:
-        if not isinstance(config_overrides, Mapping):
-            raise InputError(f"config_overrides: expected an object, got {type(config_overrides).__name__}")
-        file = deep_merge(file, config_overrides)
+    found, file = _find_file(name, flags, model_config, config_overrides, config_like, online, environment)
     overrides = _hf_overrides(flags)
     # A value that the caller states for the section settles what was not known about it.
     unknown = () if "quantization_config" in {**(config_overrides or {}), **overrides} else found.unknown
@@ -101,7 +89,7 @@ def load_model(
     overrides, wrong_overrides = _sort_out(overrides, "--hf-overrides")
     reading = read_config(
         file,
-        source_name,
+        found.origin.text or found.source,
         transformers_class=facts.get("config_class") == "transformers",
         flat_overrides=overrides,
     )
@@ -176,6 +164,46 @@ def _type_problems(wrong: tuple[tuple[str, ValueIssue], ...], source: ConfigSour
         )
         for where, issue in wrong
     )
+
+
+def load_config_file(
+    name: str,
+    *,
+    flags: ServeFlags,
+    model_config: str | None = None,
+    config_overrides: Mapping[str, Any] | None = None,
+    config_like: str | None = None,
+    online: bool = False,
+    env: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """The config.json that :func:`load_model` reads, before ``--hf-overrides``; same arguments and errors."""
+    environment = {key: os.environ[key] for key in _HUB_VARIABLES if key in os.environ} | dict(env or {})
+    return _find_file(name.strip(), flags, model_config, config_overrides, config_like, online, environment)[1]
+
+
+def _find_file(
+    name: str,
+    flags: ServeFlags,
+    model_config: str | None,
+    config_overrides: Mapping[str, Any] | None,
+    config_like: str | None,
+    online: bool,
+    env: Mapping[str, str],
+) -> tuple[_Found, dict[str, Any]]:
+    """Locate config.json; returns it as found and with ``config_overrides`` merged in."""
+    if re.match("https?://", name):
+        raise InputError(f"model {name!r} is a web address; expected a directory, a config.json or a repository id")
+    if not name:
+        raise InputError("the model name is empty; expected a directory, a config.json or a repository id")
+    found = _locate(name, flags, model_config, config_like, online, env)
+    # A file with a value of a wrong type is unusable input; the same value in an override is a launch to judge.
+    check_values(found.config, found.origin.text or found.source)
+    file = dict(found.config)
+    if config_overrides:
+        if not isinstance(config_overrides, Mapping):
+            raise InputError(f"config_overrides: expected an object, got {type(config_overrides).__name__}")
+        file = deep_merge(file, config_overrides)
+    return found, file
 
 
 def _locate(

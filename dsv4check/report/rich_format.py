@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from dsv4check.report.blocks import Heading, Paragraph, Table, report_blocks
+from dsv4check.report.blocks import Block, Heading, Paragraph, Table, report_blocks
 from dsv4check.report.model import Report
 
 if TYPE_CHECKING:
@@ -26,11 +27,16 @@ _STYLES: Final = {
 
 def print_report(report: Report, console: Console) -> None:
     """Print the report on ``console``."""
+    print_blocks(report_blocks(report), console)
+
+
+def print_blocks(blocks: Iterable[Block], console: Console) -> None:
+    """Print blocks on ``console``; a blank line before every section."""
     from rich.padding import Padding
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    for number, block in enumerate(report_blocks(report)):
+    for number, block in enumerate(blocks):
         match block:
             case Heading(text, style):
                 if number:

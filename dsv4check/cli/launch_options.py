@@ -1,0 +1,71 @@
+"""Options that say which launch is meant: the same in every command that takes one."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dsv4check.cli.output import FailOn, Format
+from dsv4check.errors import InputError
+
+CommandWords = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[--] COMMAND...",
+        help="The launch as you would type it: vllm serve MODEL FLAGS... (with or without the program, "
+        "with NAME=VALUE in front, as one quoted string, or - to read it from standard input).",
+    ),
+]
+Gpu = Annotated[str | None, typer.Option(help="GPU name (H200, RTX-PRO-6000, ...) or sm90 / 9.0.")]
+Gpus = Annotated[int | None, typer.Option(min=1, help="GPUs on each node.")]
+Nodes = Annotated[int | None, typer.Option(min=1, help="Number of nodes.")]
+GpuMemory = Annotated[
+    float | None,
+    typer.Option(min=1, help="Memory of one GPU in GiB, where it differs from the catalogue."),
+]
+Vllm = Annotated[
+    str | None,
+    typer.Option(help="vLLM release or build, e.g. 0.24.0 [default: the installed one, else the newest]."),
+]
+ModelConfig = Annotated[
+    str | None,
+    typer.Option(help="config.json, or a directory with one, to use instead of the model's own."),
+]
+Packages = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=VERSION", help="Version of a package beside vLLM; repeatable."),
+]
+Env = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=VALUE", help="Environment variable of the server; repeatable."),
+]
+Rules = Annotated[Path | None, typer.Option(help="Folder with further rules.")]
+Output = Annotated[Format, typer.Option("--format", help="Output format.")]
+Threshold = Annotated[FailOn, typer.Option(help="Lowest severity that exits with 1.")]
+Online = Annotated[bool, typer.Option("--online", help="May fetch config.json from the Hugging Face hub.")]
+
+
+def command_text(command: list[str] | None, program: str) -> tuple[str | list[str], str]:
+    """The launch (words, or text to split) and what it is called in messages. Raises InputError without one."""
+    words = list(command or ())
+    if words and words[0] == "--":
+        words = words[1:]
+    if not words:
+        raise InputError(f"no command given: expected `dsv4check {program} [options] -- vllm serve MODEL FLAGS...`")
+    if words == ["-"]:
+        return sys.stdin.read(), "standard input"
+    return (words[0] if len(words) == 1 else words), "command line"
+
+
+def assignments(items: list[str]) -> dict[str, str]:
+    """``NAME=VALUE`` words as a mapping. Raises InputError for anything else."""
+    pairs = {}
+    for item in items:
+        name, equals, value = item.partition("=")
+        if not equals or not name.replace("_", "").isalnum() or name[0].isdigit():
+            raise InputError(f"--env {item!r}: expected NAME=VALUE")
+        pairs[name] = value
+    return pairs

@@ -1,0 +1,138 @@
+"""From a checked deployment to the launch that the child runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from dsv4check.deployment import Deployment, ServeFlags
+from dsv4check.errors import InputError
+from dsv4check.inputs.gpu import find_gpu
+from dsv4check.inputs.model import load_config_file
+from dsv4check.rehearsal.environment import RehearsalUnavailable
+from dsv4check.rehearsal.protocol import Launch, SimulatedDevice
+from dsv4check.request import Request
+
+SIMULATED: Final = ("7.0", "7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "10.3", "11.0", "12.0", "12.1")
+"""Compute capabilities the child can pretend to have."""
+_DEFAULT_COUNT: Final = 8
+_MAX_FILE: Final = 1 << 20
+
+
+def build_launch(request: Request, deployment: Deployment, *, draft: str | None, stage_timeout: float) -> Launch:
+    """What the child needs to run ``deployment``.
+
+    ``draft`` names the model of ``--speculative-config``, where it has one of its own.
+    Raises InputError without a GPU, RehearsalUnavailable for one that cannot be simulated.
+    """
+    models = _models(request, deployment, draft)
+    names = [name for name, _config in models]
+    words = [_with_markers(token.text, names) for token in deployment.command.tokens]
+    files: list[tuple[str, str]] = []
+    for index, word in enumerate(words[:-1]):
+        if word == "--config":
+            text = _read(words[index + 1])
+            if text is not None:
+                files.append((words[index + 1], _yaml_with_markers(text, names)))
+                words[index + 1] = f"{{file:{len(files) - 1}}}"
+    if not any("{model:0}" in word for word in words) and not any("{model:0}" in text for _name, text in files):
+        # The model does not stand in the command: --model-config alone, or a batch line.
+        words = ["{model:0}", *words] if deployment.command.entrypoint == "serve" else ["--model", "{model:0}", *words]
+    return Launch(
+        entrypoint=deployment.command.entrypoint,
+        argv=tuple(words),
+        device=_device(request),
+        env=dict(deployment.env),
+        models=models,
+        files=tuple(files),
+        stage_timeout=stage_timeout,
+    )
+
+
+def _device(request: Request) -> SimulatedDevice:
+    hardware = request.hardware
+    if hardware.vendor is None:
+        raise InputError("a rehearsal needs a GPU to simulate: give --gpu NAME or --gpu sm90")
+    if hardware.sm is None or hardware.sm not in SIMULATED:
+        wanted = f"compute capability {hardware.sm}" if hardware.sm else f"a GPU of {hardware.vendor}"
+        raise RehearsalUnavailable(f"{wanted} is not simulated; known: SM {', '.join(SIMULATED)}")
+    spec = find_gpu(hardware.name) if hardware.name else None
+    return SimulatedDevice(
+        sm=hardware.sm,
+        name=spec.smi_names[0] if spec is not None and spec.smi_names else "",
+        count=hardware.gpus_per_node or (spec.per_node if spec is not None else _DEFAULT_COUNT),
+        memory_mib=hardware.memory_mib,
+    )
+
+
+def _models(request: Request, deployment: Deployment, draft: str | None) -> tuple[tuple[str, Mapping[str, Any]], ...]:
+    """config.json of the target as it is on disk, and of the draft where it can be found."""
+    target = load_config_file(
+        deployment.model.name,
+        flags=deployment.flags,
+        model_config=request.model_config,
+        config_overrides=request.config_overrides,
+        config_like=request.config_like,
+        online=request.online,
+        env=deployment.env,
+    )
+    models: list[tuple[str, Mapping[str, Any]]] = [(deployment.model.name, target)]
+    if draft and draft != deployment.model.name:
+        try:
+            config = load_config_file(draft, flags=ServeFlags(model=draft), online=request.online, env=deployment.env)
+        except InputError:
+            # A method name, or a checkpoint that is not at hand: vLLM says what it makes of it.
+            return tuple(models)
+        models.append((draft, config))
+    return tuple(models)
+
+
+def _with_markers(word: str, names: list[str]) -> str:
+    """A word of the command, with ``{model:N}`` where it names model N."""
+    for number, name in enumerate(names):
+        marker = f"{{model:{number}}}"
+        flag, equals, value = word.partition("=")
+        if word == name:
+            return marker
+        if equals and value == name and flag.startswith("-"):
+            return f"{flag}={marker}"
+        # JSON values: the name stands in quotes of its own.
+        word = word.replace(f'"{name}"', f'"{marker}"')
+    return word
+
+
+def _yaml_with_markers(text: str, names: list[str]) -> str:
+    for number, name in enumerate(names):
+        text = re.sub(rf"(?<![^\s\"']){re.escape(name)}(?![^\s\"',])", f"'{{model:{number}}}'", text)
+        text = text.replace(f"\"'{{model:{number}}}'\"", f'"{{model:{number}}}"').replace(
+            f"''{{model:{number}}}''", f"'{{model:{number}}}'"
+        )
+    return text
+
+
+def _read(path: str) -> str | None:
+    """The file's text; None where it cannot be read (vLLM then says so itself)."""
+    try:
+        file = Path(path).expanduser()
+        if file.stat().st_size > _MAX_FILE:
+            return None
+        return file.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return None
+
+
+def for_environment(request: Request, version: str) -> Request:
+    """The request with the vLLM that will be rehearsed. Raises InputError when another one was asked for."""
+    from dsv4check.inputs.vllm_version import resolve_vllm
+
+    found = resolve_vllm(version)
+    stated = request.vllm
+    if stated.origin.kind == "option" and stated.version != found.version:
+        raise InputError(
+            f"--vllm {stated.version}, but the vLLM to rehearse with is {found.version}; "
+            "leave --vllm out, or name that release's interpreter or tree"
+        )
+    return replace(request, vllm=replace(found, note=""))
