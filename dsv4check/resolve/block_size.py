@@ -15,6 +15,7 @@ from dsv4check.resolution import Runner
 
 _LARGEST_RATIO = 128
 """Tokens one C128 state stands for: a smaller block holds none."""
+_SET_STORAGE = "setStorage: sizes, strides and storage offset require a storage that is out of bounds"
 
 
 def resolve_block_size(deployment: Deployment, facts: ReleaseFacts) -> int | None:
@@ -47,7 +48,7 @@ def block_size_problems(
         return (Problem("no-common-block-size", Stage.KV_CACHE_INIT, "ValueError", error, data, origin),)
     outcome = section["multiples"].get(runner.name or "v2")
     if outcome == "set-storage":
-        error = "setStorage: sizes, strides and storage offset require a storage that is out of bounds"
+        error = section.get("large_block_error") or _SET_STORAGE
         return (Problem("block-size-set-storage", Stage.KV_CACHE_INIT, "RuntimeError", error, data, origin),)
     if outcome == "no-split":
         error = str(section["no_split_error"]).replace("{block_size}", str(block_size))

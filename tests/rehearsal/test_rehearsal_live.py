@@ -170,8 +170,6 @@ class Test033:
         assert message.startswith("DeepseekV4 fp8_ds_mla layout only supports fp8 kv-cache, got bfloat16. Please set")
 
     def test_block_size_512(self, rehearse: Rehearse) -> None:
-        # The rules call this size unverified on 0.33.0 and do not say that it stops: a known disagreement.
-        flags = "--kv-cache-dtype fp8 --block-size 512"
-        stage, raised, message = failure(rehearse("0.33.0", flags, agree=False))
+        stage, raised, message = failure(rehearse("0.33.0", "--kv-cache-dtype fp8 --block-size 512"))
         assert (stage, raised) == ("kv-cache-init", "ValueError")
         assert "packed 512-token KV cache blocks cannot be split into" in message
