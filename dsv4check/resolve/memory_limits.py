@@ -44,7 +44,17 @@ def weight_problems(deployment: Deployment, parallel: Parallelism) -> list[Probl
 
 
 def weight_bytes_per_gpu(deployment: Deployment, parallel: Parallelism) -> float | None:
-    """Lower bound of the weights on one GPU in bytes; None when the format of the experts is not known."""
+    """Lower bound of the weights on one GPU in bytes.
+
+    None when the format of the experts is not known, or a size is beyond what a float holds.
+    """
+    try:
+        return _weight_bytes_per_gpu(deployment, parallel)
+    except OverflowError:
+        return None
+
+
+def _weight_bytes_per_gpu(deployment: Deployment, parallel: Parallelism) -> float | None:
     model = deployment.model
     per_value = _expert_bytes(deployment)
     get = model.integer

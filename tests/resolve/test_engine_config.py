@@ -288,3 +288,11 @@ def test_weight_bound_is_just_below_the_published_size() -> None:
     bound = weight_bytes_per_gpu(launch, parallel_of(launch)[0])
     assert bound is not None
     assert 0.94 < bound / (159_609_485_896 - 3_593_787_756) < 1
+
+
+@pytest.mark.parametrize("size", ["tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"])
+def test_weight_bound_of_a_size_beyond_a_float_is_unknown(size: str) -> None:
+    from dsv4check.resolve.memory_limits import weight_bytes_per_gpu
+
+    launch = deployment("0.30.0", {size: 10**400}, gpu="H200", gpus=8)
+    assert weight_bytes_per_gpu(launch, parallel_of(launch)[0]) is None
