@@ -140,17 +140,13 @@ def _evaluate(request: Request, rules: tuple[Rule, ...]) -> tuple[Checked, Resol
     """Resolve and match; for a development build, on every release its code may resemble."""
     brackets = request.vllm.brackets if request.vllm.kind == "development" else ()
     checked, resolution, open_questions = _evaluate_release(request, rules)
-    others = [_evaluate_release(request.on_release(name), rules) for name in brackets if name != request.vllm.release]
+    others = [
+        _evaluate_release(request.on_release(name), rules)[0] for name in brackets if name != request.vllm.release
+    ]
     if not others:
         return checked, resolution, open_questions
-    return (
-        _common(checked, [other[0] for other in others]),
-        resolution,
-        [
-            *open_questions,
-            *_disagreements(checked, [other[0] for other in others]),
-        ],
-    )
+    common = _common(checked, others)
+    return common, resolution, [*open_questions, *_disagreements(common, [checked, *others])]
 
 
 def _evaluate_release(request: Request, rules: tuple[Rule, ...]) -> tuple[Checked, Resolution, list[NotEvaluated]]:
@@ -168,15 +164,15 @@ def _common(primary: Checked, others: list[Checked]) -> Checked:
     return replace(primary, matches=kept)
 
 
-def _disagreements(primary: Checked, others: list[Checked]) -> list[NotEvaluated]:
+def _disagreements(common: Checked, around: list[Checked]) -> list[NotEvaluated]:
     """Findings that only some of the releases around a development build have."""
-    everywhere = {match.rule.id for match in _common(primary, others).matches}
+    everywhere = {match.rule.id for match in common.matches}
     by_rule: dict[str, tuple[Match, set[str]]] = {}
-    for checked in (primary, *others):
+    for checked in around:
         for match in checked.matches:
             if match.rule.id not in everywhere and match.finding.severity is not Severity.NOTE:
                 by_rule.setdefault(match.rule.id, (match, set()))[1].add(checked.deployment.vllm.release)
-    build = primary.deployment.vllm.version
+    build = common.deployment.vllm.version
     return [
         NotEvaluated(
             f"{rule_id} {match.rule.name}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,44 +41,27 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 def evaluate(when: Mapping[str, Any], fields: Fields) -> Verdict:
     """True when all conditions hold, False as soon as one does not, else the first Unknown met."""
+    return _settle((_condition(name, condition, fields) for name, condition in when.items()), False)
+
+
+def _condition(name: str, condition: Any, fields: Fields) -> Verdict:
+    if name in {"any", "all"}:
+        return _settle((evaluate(branch, fields) for branch in condition), name == "any")
+    if name == "not":
+        inner = evaluate(condition, fields)
+        return inner if isinstance(inner, Unknown) else not inner
+    return _test(name, condition, fields)
+
+
+def _settle(verdicts: Iterable[Verdict], decisive: bool) -> Verdict:
+    """``decisive`` as soon as one verdict is that, else the first Unknown met, else the opposite."""
     unknown: Unknown | None = None
-    for name, condition in when.items():
-        if name == "any":
-            verdict = _any(condition, fields)
-        elif name == "all":
-            verdict = _all(condition, fields)
-        elif name == "not":
-            inner = evaluate(condition, fields)
-            verdict = inner if isinstance(inner, Unknown) else not inner
-        else:
-            verdict = _test(name, condition, fields)
-        if verdict is False:
-            return False
+    for verdict in verdicts:
+        if verdict is decisive:
+            return decisive
         if isinstance(verdict, Unknown):
             unknown = unknown or verdict
-    return unknown if unknown is not None else True
-
-
-def _any(branches: list[Mapping[str, Any]], fields: Fields) -> Verdict:
-    unknown: Unknown | None = None
-    for branch in branches:
-        verdict = evaluate(branch, fields)
-        if verdict is True:
-            return True
-        if isinstance(verdict, Unknown):
-            unknown = unknown or verdict
-    return unknown if unknown is not None else False
-
-
-def _all(branches: list[Mapping[str, Any]], fields: Fields) -> Verdict:
-    unknown: Unknown | None = None
-    for branch in branches:
-        verdict = evaluate(branch, fields)
-        if verdict is False:
-            return False
-        if isinstance(verdict, Unknown):
-            unknown = unknown or verdict
-    return unknown if unknown is not None else True
+    return unknown if unknown is not None else not decisive
 
 
 def _test(name: str, condition: Any, fields: Fields) -> Verdict:

@@ -15,7 +15,6 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -259,12 +258,6 @@ class RehearsalSession:
             child = _Child(self.environment, sm, self._worker, self._start_seconds, self._memory_gib)
         self._children[sm] = child
         return child
-
-
-def rehearse_all(environment: Environment, launches: Mapping[str, Launch]) -> dict[str, Rehearsal]:
-    """Rehearse several launches in one session, by name."""
-    with RehearsalSession(environment) as session:
-        return {name: session.rehearse(launch) for name, launch in launches.items()}
 
 
 def _signal_name(number: int) -> str:

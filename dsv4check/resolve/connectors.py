@@ -18,6 +18,8 @@ from dsv4check.resolve.flag_values import where
 from dsv4check.resolve.kv_connector import (
     Connector,
     children,
+    connector_names,
+    extra_config,
     find_connector,
     hybrid_manager,
     supports_hybrid,
@@ -40,7 +42,7 @@ def check_connectors(
     section = facts.section("connectors")
     connector = find_connector(deployment, section)
     disabled, why = hybrid_manager(deployment, section, connector)
-    names = [] if connector is None else [connector.name, *(name for name, _ in children(connector))]
+    names = [] if connector is None else connector_names(connector)
     values = {
         "kv_connector": connector.name if connector else None,
         "kv_connectors": names,
@@ -111,7 +113,7 @@ def _config_stage(
 ) -> list[Problem]:
     """What VllmConfig refuses together with a connector."""
     flags = deployment.flags
-    names = {connector.name, *(name for name, _ in children(connector))}
+    names = set(connector_names(connector))
     origin = connector.origin
     problems: list[Problem] = []
 
@@ -151,8 +153,7 @@ def _refuses_sleep(section: Mapping[str, Any], connector: Connector) -> bool:
     refusing = section["no_sleep"]
     entries = children(connector) or [(connector.name, connector.config)]
     for name, config in entries:
-        extra = config.get("kv_connector_extra_config")
-        backends = extra.get("backends", ["UCX"]) if isinstance(extra, Mapping) else ["UCX"]
+        backends = extra_config(config).get("backends", ["UCX"])
         pull = name in ("NixlConnector", "NixlPullConnector")
         if name in refusing or (refusing and pull and backends != ["UCX"]):
             return True
@@ -188,10 +189,7 @@ def _hisparse(
 ) -> list[Problem]:
     """HiSparse (0.30+): its preconditions, and the size of its host pool."""
     entries = [(connector.name, connector.extra)]
-    entries += [
-        (name, extra if isinstance(extra := child.get("kv_connector_extra_config"), Mapping) else {})
-        for name, child in children(connector)
-    ]
+    entries += [(name, extra_config(child)) for name, child in children(connector)]
     pools = [extra for name, extra in entries if name == "HiSparseConnector"]
     rules = section["hisparse"]
     if not pools or rules is None:
@@ -263,7 +261,7 @@ def _start_stage(
                 connector.origin,
             )
         )
-    names = {connector.name, *(name for name, _ in children(connector))}
+    names = set(connector_names(connector))
     nixl = names.intersection(("NixlConnector", "NixlPullConnector", "NixlPushConnector"))
     executor = deployment.flags.values.get("distributed_executor_backend")
     alone = parallel.total == 1 and executor in (None, "uni")

@@ -40,8 +40,7 @@ def find_connector(deployment: Deployment, section: Mapping[str, Any]) -> Connec
     flags = deployment.flags
     config = flags.section("kv_transfer_config")
     name = config.get("kv_connector")
-    extra = config.get("kv_connector_extra_config")
-    extra = extra if isinstance(extra, Mapping) else {}
+    extra = extra_config(config)
     offload = flags.values.get("kv_offloading_size")
     if isinstance(offload, (int, float)) and not isinstance(offload, bool):
         if flags.get("kv_offloading_backend", "native") == "lmcache":
@@ -58,12 +57,23 @@ def find_connector(deployment: Deployment, section: Mapping[str, Any]) -> Connec
     return Connector(name, config, extra, external, False, where(deployment, "kv_transfer_config"))
 
 
+def extra_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The ``kv_connector_extra_config`` of an entry, empty when it has none."""
+    extra = config.get("kv_connector_extra_config")
+    return extra if isinstance(extra, Mapping) else {}
+
+
 def children(connector: Connector) -> list[tuple[str, Mapping[str, Any]]]:
     """Name and config of a MultiConnector's children."""
     listed = connector.extra.get("connectors") if connector.name == _MULTI else None
     if not isinstance(listed, list):
         return []
     return [(str(child.get("kv_connector")), child) for child in listed if isinstance(child, Mapping)]
+
+
+def connector_names(connector: Connector) -> list[str]:
+    """The connector's name and those of its children."""
+    return [connector.name, *(name for name, _ in children(connector))]
 
 
 def hybrid_manager(deployment: Deployment, section: Mapping[str, Any], connector: Connector | None) -> tuple[bool, str]:

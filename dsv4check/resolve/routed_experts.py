@@ -14,7 +14,7 @@ from dsv4check.problems import Problem
 from dsv4check.releases.facts import ReleaseFacts
 from dsv4check.resolution import Parallelism, Runner
 from dsv4check.resolve.flag_values import config_problem, where
-from dsv4check.resolve.kv_connector import children, find_connector
+from dsv4check.resolve.kv_connector import connector_names, find_connector
 
 _DISAGGREGATED = ("NixlConnector", "NixlPullConnector", "NixlPushConnector", "MoRIIOConnector", "MooncakeConnector")
 _WITH = "--enable-return-routed-experts is incompatible with "
@@ -68,7 +68,7 @@ def _connector(deployment: Deployment, facts: ReleaseFacts, auxiliary: bool) -> 
     if not auxiliary:
         error = f"{_WITH}KV connectors (PD disaggregation, KV cache offload)."
         return error, "--kv-transfer-config", "kv_transfer_config"
-    names = [connector.name, *(name for name, _ in children(connector))]
+    names = connector_names(connector)
     listed = next((name for name in _DISAGGREGATED if name in names), None)
     if listed is None:
         return None

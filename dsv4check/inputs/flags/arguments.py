@@ -51,7 +51,6 @@ class Prepared:
 
     args: list[Arg] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
-    config_read: bool = False
 
 
 ReadYaml = Callable[[str, Origin], "tuple[list[Arg], list[Problem]]"]
@@ -137,7 +136,6 @@ def _read_config(args: list[Arg], entrypoint: str, named: bool, out: Prepared, r
         out.problems.append(Problem("missing-value", Stage.ARGPARSE, "ValueError", error, {"flag": "--config"}, origin))
         return args[:index]
     file_args, problems = read_yaml(args[index + 1].text, origin)
-    out.config_read = True
     out.problems.extend(problems)
     before, after = args[:index], args[index + 2 :]
     if entrypoint != "serve":
