@@ -14,6 +14,7 @@ import importlib.util
 import json
 import os
 import resource
+import runpy
 import shutil
 import signal
 import sys
@@ -45,11 +46,9 @@ def _load_package() -> None:
 _load_package()
 protocol = importlib.import_module(f"{_PACKAGE}.protocol")
 simulated_device = importlib.import_module(f"{_PACKAGE}.worker.simulated_device")
-extensions = importlib.import_module(f"{_PACKAGE}.worker.extensions")
 failures = importlib.import_module(f"{_PACKAGE}.worker.failures")
+simulation = importlib.import_module(f"{_PACKAGE}.worker.simulation")
 
-_OPTIONAL = ("flashinfer",)
-"""Packages whose absence changes what vLLM does; a failure that names one is not taken for a verdict."""
 _PREFIXES = ("vllm.", "transformers.", "triton.", "torch.", "flashinfer", "tilelang")
 """Modules worth importing once, before the next launch is forked."""
 
@@ -156,42 +155,14 @@ def _leave(code: int) -> None:
     os._exit(code)
 
 
-def _prepare(sm: str) -> frozenset[str]:
-    """Simulate the device and import vLLM; returns the optional packages that are missing."""
-    if sm not in simulated_device.USUAL:
-        raise failures.HarnessLimit(
-            f"compute capability {sm} is not simulated; known: {', '.join(simulated_device.USUAL)}"
-        )
-    simulated_device.STATE.set(protocol.SimulatedDevice(sm=sm))
-    absent = frozenset(name for name, there in extensions.present(*_OPTIONAL).items() if not there)
-    if "flashinfer" not in absent:
-        os.environ["VLLM_HAS_FLASHINFER_CUBIN"] = "1"
-    extensions.install()
-    simulated_device.install_triton()
-    import torch
-
-    torch.set_num_threads(1)
-    simulated_device.install_torch()
-    import vllm  # noqa: F401
-
-    simulated_device.install_vllm()
-    importlib.import_module(f"{_PACKAGE}.worker.groups").start_process_group()
-    registry: Any = importlib.import_module("vllm.model_executor.models.registry")
-    if not hasattr(registry, "_run_in_subprocess"):
-        raise failures.HarnessLimit("vLLM's model registry no longer has _run_in_subprocess")
-    # The registry looks at model classes in a process of its own, where nothing is simulated.
-    registry._run_in_subprocess = lambda function: function()
-    for name in ("vllm.entrypoints.cli.serve", "vllm.v1.engine.async_llm", "vllm.v1.engine.core"):
-        importlib.import_module(name)
-    return absent
-
-
 def main() -> int:
     """Announce readiness and answer launches."""
     options = argparse.ArgumentParser(description="The child of dsv4check's rehearsal.")
     options.add_argument("--sm", required=True)
     options.add_argument("--scratch", required=True, type=Path)
     options.add_argument("--memory-gib", type=float, default=8.0)
+    options.add_argument("--script", type=Path, help="call main(words) of this file in the simulation, then end")
+    options.add_argument("words", nargs="*", help="for the script")
     arguments = options.parse_args()
     # Whatever vLLM prints goes to stderr; the protocol has the real stdout for itself.
     channel = os.fdopen(os.dup(1), "wb")
@@ -202,7 +173,7 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     began = time.monotonic()
     try:
-        absent = _prepare(arguments.sm)
+        absent = simulation.start(arguments.sm)
         version = sys.modules["vllm"].__version__
     except BaseException as error:
         traceback.print_exc()
@@ -213,6 +184,11 @@ def main() -> int:
         return 1
     channel.write(protocol.encode("ready", vllm=version, seconds=round(time.monotonic() - began, 2)))
     channel.flush()
+    if arguments.script is not None:
+        answer = runpy.run_path(str(arguments.script))["main"](arguments.words)
+        channel.write(protocol.encode("answer", value=answer))
+        channel.flush()
+        return 0
     Worker(channel, arguments.scratch, absent).serve(sys.stdin.buffer)
     return 0
 

@@ -1,0 +1,42 @@
+"""The simulated machine: device, extensions and process groups in place, and vLLM imported on top of them."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import Any
+
+from ..protocol import SimulatedDevice
+from . import extensions, groups, simulated_device
+from .failures import HarnessLimit
+
+_OPTIONAL = ("flashinfer",)
+"""Packages whose absence changes what vLLM does; a failure that names one is not taken for a verdict."""
+
+
+def start(sm: str) -> frozenset[str]:
+    """Simulate the device and import vLLM; returns the optional packages that are missing."""
+    if sm not in simulated_device.USUAL:
+        raise HarnessLimit(f"compute capability {sm} is not simulated; known: {', '.join(simulated_device.USUAL)}")
+    simulated_device.STATE.set(SimulatedDevice(sm=sm))
+    absent = frozenset(name for name, there in extensions.present(*_OPTIONAL).items() if not there)
+    if "flashinfer" not in absent:
+        os.environ["VLLM_HAS_FLASHINFER_CUBIN"] = "1"
+    extensions.install()
+    simulated_device.install_triton()
+    import torch
+
+    torch.set_num_threads(1)
+    simulated_device.install_torch()
+    import vllm  # noqa: F401
+
+    simulated_device.install_vllm()
+    groups.start_process_group()
+    registry: Any = importlib.import_module("vllm.model_executor.models.registry")
+    if not hasattr(registry, "_run_in_subprocess"):
+        raise HarnessLimit("vLLM's model registry no longer has _run_in_subprocess")
+    # The registry looks at model classes in a process of its own, where nothing is simulated.
+    registry._run_in_subprocess = lambda function: function()
+    for name in ("vllm.entrypoints.cli.serve", "vllm.v1.engine.async_llm", "vllm.v1.engine.core"):
+        importlib.import_module(name)
+    return absent
