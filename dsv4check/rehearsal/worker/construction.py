@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import inspect
 import sys
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -157,8 +158,39 @@ def _get_model(
 
     get_model_loader(load_config or vllm_config.load_config)
     model_config = model_config or vllm_config.model_config
-    with set_default_torch_dtype(model_config.dtype), torch.device("meta"):
+    with _quick_attributes(), set_default_torch_dtype(model_config.dtype), torch.device("meta"):
         return initialize_model(vllm_config=vllm_config, model_config=model_config, prefix=prefix)
+
+
+@contextlib.contextmanager
+def _quick_attributes() -> Iterator[None]:
+    """Plain values reach a module's ``__dict__`` at once; torch first asks of each whether it is a parameter.
+
+    What torch does with the name of a parameter, a buffer or a child stays with torch.
+    """
+    import torch
+
+    module: Any = torch.nn.Module
+    original = module.__setattr__
+    plain = frozenset({bool, int, float, str, type(None), tuple, list, dict, set, torch.dtype, types.FunctionType})
+
+    def assign(self: Any, name: str, value: Any) -> None:
+        if type(value) in plain:
+            members = self.__dict__
+            try:
+                known = name in members["_parameters"] or name in members["_buffers"] or name in members["_modules"]
+            except KeyError:  # before Module.__init__: torch has an error for some of these
+                known = True
+            if not known:
+                members[name] = value
+                return
+        original(self, name, value)
+
+    module.__setattr__ = assign
+    try:
+        yield
+    finally:
+        module.__setattr__ = original
 
 
 def _yes(*_args: Any, **_kwargs: Any) -> bool:
@@ -180,6 +212,8 @@ def _on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
 def _patch() -> None:
     """Stand-ins for functions that modules have imported by name. Called again after modules were imported."""
     replacements: dict[str, Callable[[Any], Any]] = {
+        # Book-keeping for weight updates at run time, a quarter of the time of building a model.
+        "record_metadata_for_reloading": lambda _original: _yes,
         "has_deep_gemm": lambda _original: _yes,
         "determine_expert_map": _on_cpu,
         "get_model": lambda original: (
