@@ -11,6 +11,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from .failures import HarnessLimit
+from .weights import Built
+
+_BUILT: list[Built] = []
+"""Models of this process in the order in which they were built."""
 
 
 @contextlib.contextmanager
@@ -29,7 +33,7 @@ def meta_platform() -> Iterator[None]:
         torch.set_default_dtype(dtype)
 
 
-def build_target(config: Any) -> Any:
+def build_target(config: Any) -> Built:
     """The target model of a VllmConfig. Raises what its constructors raise.
 
     Everything must run under ``set_current_vllm_config`` and :func:`meta_platform`.
@@ -40,7 +44,8 @@ def build_target(config: Any) -> Any:
     _patch()
     get_model_architecture(config.model_config)  # imports the model's modules
     _patch()
-    return _get_model(vllm_config=config)
+    _get_model(vllm_config=config)
+    return _BUILT[-1]
 
 
 def describe_target(model: Any) -> dict[str, Any]:
@@ -61,14 +66,14 @@ def describe_target(model: Any) -> dict[str, Any]:
         "model_class": f"{type(model).__module__}.{type(model).__name__}",
         "cache_layers": attention,
         "experts": sorted(experts),
-        "parameter_bytes": parameter_bytes(model),
+        "parameter_bytes": held_bytes(model),
     }
 
 
 _MOE_CHOICES = ("mxfp4_backend", "nvfp4_backend", "fp8_backend")
 
 
-def parameter_bytes(model: Any) -> int:
+def held_bytes(model: Any) -> int:
     """Bytes of this rank's parameters, before any processing after loading."""
     return sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
 
@@ -81,12 +86,14 @@ def check_lora(config: Any, model: Any) -> None:
         raise ValueError(f"{type(model).__name__} does not support LoRA yet.")
 
 
-def build_draft(config: Any, target: Any, v2_runner: bool) -> dict[str, Any]:
-    """Set the drafter up the way the runner does and build its model; describes what was built."""
+def build_draft(config: Any, target: Any, v2_runner: bool) -> tuple[dict[str, Any], Built | None]:
+    """Set the drafter up the way the runner does and build its model: a description, and the model if it has one."""
     speculative = config.speculative_config
     if speculative is None:
-        return {}
-    return _v2_draft(config, target) if v2_runner else _v1_draft(config, speculative)
+        return {}, None
+    before = len(_BUILT)
+    described = _v2_draft(config, target) if v2_runner else _v1_draft(config, speculative)
+    return described, _BUILT[-1] if len(_BUILT) > before else None
 
 
 def _v2_draft(config: Any, target: Any) -> dict[str, Any]:
@@ -156,10 +163,12 @@ def _get_model(
     from vllm.model_executor.model_loader.utils import initialize_model
     from vllm.utils.torch_utils import set_default_torch_dtype
 
-    get_model_loader(load_config or vllm_config.load_config)
+    loader = get_model_loader(load_config or vllm_config.load_config)
     model_config = model_config or vllm_config.model_config
     with _quick_attributes(), set_default_torch_dtype(model_config.dtype), torch.device("meta"):
-        return initialize_model(vllm_config=vllm_config, model_config=model_config, prefix=prefix)
+        model = initialize_model(vllm_config=vllm_config, model_config=model_config, prefix=prefix)
+    _BUILT.append(Built(loader, model, model_config))
+    return model
 
 
 @contextlib.contextmanager

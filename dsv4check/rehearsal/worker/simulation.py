@@ -53,7 +53,7 @@ def import_model(architectures: Sequence[str]) -> None:
     known = getattr(registry.ModelRegistry, "models", {})
     importlib.import_module("vllm.model_executor.model_loader")
     for architecture in architectures:
-        entry = known.get(architecture)
+        entry: Any = known.get(architecture)
         try:
             if hasattr(entry, "load_model_cls"):
                 entry.load_model_cls()
