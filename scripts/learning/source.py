@@ -117,7 +117,7 @@ def strings(node: ast.AST) -> list[str]:
 
     def visit(item: ast.AST) -> None:
         if isinstance(item, ast.JoinedStr):
-            found.append("".join(part.value if isinstance(part, ast.Constant) else "{}" for part in item.values))
+            found.append("".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in item.values))
             return
         if isinstance(item, ast.Constant) and isinstance(item.value, str):
             found.append(item.value)
