@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..protocol import Launch, RehearsedStage, Status
-from . import construction, descriptions, extensions, flashmla, kv_cache, loading, ranks, weights
+from . import construction, descriptions, device_init, extensions, flashmla, kv_cache, loading, ranks, weights
 from .failures import Failure, HarnessLimit, read_failure
 from .serve_command import Command, ParserExit
 from .simulated_device import STATE
@@ -147,6 +147,7 @@ class Rehearsing:
         return descriptions.describe_config(self._config)
 
     def _build(self) -> dict[str, Any]:
+        device_init.check(self._config)
         self._ranks = ranks.build(self._config)
         construction.check_lora(self._config, self._ranks[0].target.model)
         return ranks.describe(self._ranks)
