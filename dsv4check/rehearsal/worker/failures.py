@@ -34,6 +34,7 @@ _LIMITS = re.compile(
             r"couldn't connect to 'https://huggingface",
             r"No such file or directory: '(nvcc|ptxas)",
             r"Couldn't instantiate the backend tokenizer",
+            r"pin_memory|pinned memory",
         )
     ),
     re.IGNORECASE,
