@@ -12,7 +12,8 @@ from typing import Any, Final
 from ...source import LearningError, Source, names, strings
 from .config import frozen_quantization, learn_dspark_tokens
 from .fields import CONFIG, has_field, methods
-from .queries import branches, calls, class_, function, keyword, raised, text
+from .queries import calls, class_, function, keyword, raised, text
+from .vendors import files_by_vendor
 
 V1_PROPOSER: Final = "v1/spec_decode/llm_base_proposer.py"
 V1_RUNNER: Final = "v1/worker/gpu_model_runner.py"
@@ -26,10 +27,6 @@ _LOADERS: Final = {
     "dspark": (f"{V2_FOLDER}/dspark/utils.py", "load_dspark_model"),
 }
 """Loaders of the V2 runner. MTP's speculator calls the one that Eagle's does."""
-
-_VENDORS: Final = {"is_rocm": "amd", "is_xpu": "intel", "is_cpu": None, "": "nvidia"}
-"""Our name of the vendor for a platform test of ``models/deepseek_v4/__init__.py``; the last is its ``else``."""
-_VENDOR_ORDER: Final = ("nvidia", "amd", "intel")
 
 _TOP_TOKENS: Final = "get_top_tokens"
 
@@ -181,7 +178,7 @@ def learn_dspark(source: Source) -> dict[str, Any]:
     path = dspark_path(source)
     if path is None:
         return {}
-    vendors = _dspark_files(source)
+    vendors = files_by_vendor(source, V4_FOLDER, DSPARK_CLASS)
     probabilistic = [vendor for vendor, file in vendors.items() if _has_token_map(source, file)]
     return {
         "dspark": {
@@ -191,29 +188,6 @@ def learn_dspark(source: Source) -> dict[str, Any]:
             "probabilistic_vendors": probabilistic,
         }
     }
-
-
-def _dspark_files(source: Source) -> dict[str, str]:
-    """File of the DSpark draft by vendor, as ``models/deepseek_v4/__init__.py`` chooses it."""
-    entry = f"{V4_FOLDER}/__init__.py"
-    found: dict[str, str] = {}
-    chains = [item for item in source.tree(entry).body if isinstance(item, ast.If)]
-    if len(chains) != 1:
-        raise LearningError(f"{entry}: expected one choice by platform")
-    for test, body in branches(chains[0]):
-        asked = "" if test is None else next(iter(names(test) & set(_VENDORS)), None)
-        if asked is None:
-            raise LearningError(f"{entry}: no vendor for {ast.unparse(test) if test else 'else'}")
-        vendor = _VENDORS[asked]
-        for item in body:
-            if isinstance(item, ast.ImportFrom) and any(alias.name == DSPARK_CLASS for alias in item.names):
-                path = f"{V4_FOLDER}/{(item.module or '').replace('.', '/')}.py"
-                if vendor is not None:
-                    class_(source, path, DSPARK_CLASS)
-                    found[vendor] = path
-    if "nvidia" not in found:
-        raise LearningError(f"{entry}: expected {DSPARK_CLASS} on NVIDIA GPUs")
-    return {vendor: found[vendor] for vendor in _VENDOR_ORDER if vendor in found}
 
 
 def _has_token_map(source: Source, path: str) -> bool:

@@ -63,7 +63,7 @@ def literal_values(source: Source, path: str, name: str) -> list[str]:
     """
     node = source.find(path, name)
     if node is None:
-        return literal_values(source, _imported_from(source, path, name), name)
+        return literal_values(source, imported_from(source, path, name), name)
     if not isinstance(node, ast.Assign):
         raise LearningError(f"{path} {name}: expected an assignment")
     return _literal(source, path, node.value)
@@ -85,11 +85,13 @@ def _literal(source: Source, path: str, node: ast.AST) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _imported_from(source: Source, path: str, name: str) -> str:
+def imported_from(source: Source, path: str, name: str) -> str:
     """The module that ``name`` is imported from, as a path. Raises LearningError when it is not imported."""
     for item in ast.walk(source.tree(path)):
         if isinstance(item, ast.ImportFrom) and any(alias.name == name for alias in item.names):
             module = (item.module or "").removeprefix("vllm.").replace(".", "/")
+            if item.level:
+                module = "/".join([*path.split("/")[: -item.level], module])
             return source.first(f"{module}.py", f"{module}/__init__.py")
     raise LearningError(f"{path} neither defines nor imports {name}")
 
