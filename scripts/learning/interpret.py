@@ -242,6 +242,11 @@ class Reading:
 
     _list = _set = _tuple
 
+    def _subscript(self, node: ast.Subscript) -> Any:
+        base, index = self.value(node.value), self.value(node.slice)
+        known = isinstance(base, (tuple, list)) and isinstance(index, int) and -len(base) <= index < len(base)
+        return base[index] if known else Symbol(ast.unparse(node))
+
     def _ifexp(self, node: ast.IfExp) -> Any:
         return self.value(node.body if self.truth(node.test) else node.orelse)
 
@@ -256,6 +261,11 @@ class Reading:
             elif bool(value) is stops:
                 return value
         return unknown or value
+
+    def _namedexpr(self, node: ast.NamedExpr) -> Any:
+        value = self.value(node.value)
+        self._assign(node.target, value)
+        return value
 
     def _unaryop(self, node: ast.UnaryOp) -> Any:
         value = self.value(node.operand)
@@ -291,13 +301,21 @@ class Reading:
                     return self._inner(node, found[1], found[0].path, 0 if _static(found[1]) else 1)
             return Made(self, node)
         if isinstance(node.func, ast.Name):
-            inner = standing(self.source, self.path, node.func.id)
-            if isinstance(inner, ast.FunctionDef):
-                return self._inner(node, inner, self.path, 0)
+            function = self._function(node.func.id)
+            if function is not None:
+                return self._inner(node, function[1], function[0], 0)
             values = [self.value(item) for item in node.args]
             if node.func.id in _PLAIN and not any(isinstance(item, Unknown) for item in values):
                 return _PLAIN[node.func.id](*values)
         return Made(self, node)
+
+    def _function(self, name: str) -> tuple[str, ast.FunctionDef] | None:
+        """A function by the name that the file knows it by, with the file it stands in."""
+        for path in (self.path, origin(self.source, self.path, name)):
+            inner = None if path is None else standing(self.source, path, name)
+            if path is not None and isinstance(inner, ast.FunctionDef):
+                return path, inner
+        return None
 
     def _inner(self, node: ast.Call, function: ast.FunctionDef, path: str, skipped: int) -> Any:
         if self._depth > _DEPTH:

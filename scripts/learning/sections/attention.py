@@ -108,6 +108,14 @@ def _table(source: Source, backend: str | None) -> dict[str, str] | Raised:
     return table
 
 
+def selected_class(source: Source, backend: str | None, major: int | None) -> str:
+    """Name of the class for a backend name and a major compute capability. Raises LearningError for a refusal."""
+    outcome = _selected(source, backend, major)
+    if isinstance(outcome, Raised):
+        raise LearningError(f"{MODEL} {SELECTOR} refuses {backend} on SM {major}.x")
+    return outcome
+
+
 def _selected(source: Source, backend: str | None, major: int | None) -> str | Raised:
     asked = None if backend is None else Symbol(f"{ENUM}.{backend}", "{backend}")
     capability = None if major is None else SimpleNamespace(major=major)
