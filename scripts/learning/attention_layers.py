@@ -9,6 +9,7 @@ from typing import Any, Final
 from .classes import Defined, get_class, member
 from .interpret import Reading
 from .source import LearningError, Source
+from .values import Symbol
 
 MODEL: Final = "models/deepseek_v4/nvidia/model.py"
 LAYER: Final = ("models/deepseek_v4/attention.py", "model_executor/layers/deepseek_v4_attention.py")
@@ -104,3 +105,28 @@ def layouts(source: Source) -> dict[str, bool]:
     if ONE_CLASS in classes:
         return {ONE_CLASS: True}
     return {name: uses_packed_layout(source, defined) for name, defined in classes.items()}
+
+
+def implementation(source: Source, layer: Defined) -> Defined | None:
+    """The NVIDIA implementation that the class's constructor picks; None where the class does the work itself."""
+    values = [assigned(node, "self.impl_cls") for node in ast.walk(constructor(layer))]
+    picked = next((value for value in values if value is not None), None)
+    if picked is None:
+        return None
+    picker = getattr(picked.func, "id", "") if isinstance(picked, ast.Call) else ""
+    rocm = {"current_platform.is_rocm()": False, "current_platform.is_xpu()": False}
+    outcome = Reading(source, layer.path, rocm).call(picker)
+    if not isinstance(outcome, Symbol):
+        raise LearningError(f"{layer.path} {picker} returns no implementation")
+    return get_class(source, layer.path, outcome.text)
+
+
+def only_backend(source: Source, layer: Defined) -> Defined:
+    """The backend of the one class of older releases: returned by it, or named by the implementation it picks."""
+    picked = implementation(source, layer)
+    if picked is not None:
+        return backend_class(source, picked)
+    outcome = called(source, layer, "get_attn_backend", {})
+    if not isinstance(outcome, Symbol):
+        raise LearningError(f"{layer.path} {layer.name}.get_attn_backend returns no class")
+    return get_class(source, layer.path, outcome.text)

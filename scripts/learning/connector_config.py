@@ -152,7 +152,7 @@ def nixl_dcp(source: Source) -> str | None:
             reading = Reading(source, CONFIG, known | {"self.model_config": None})
             return isinstance(reading.run(_post_init(source), body), Raised)
 
-        if not refused(decode_context_parallel_size=3) or refused(decode_context_parallel_size=2):
+        if [refused(decode_context_parallel_size=size) for size in (1, 2, 3)] != [False, False, True]:
             raise LearningError(f"{CONFIG}: NIXL ties the decode context-parallel size to something unknown")
         larger = refused(decode_context_parallel_size=4, prefill_context_parallel_size=4)
         return "tp" if larger else "transfer"

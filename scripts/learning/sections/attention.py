@@ -17,15 +17,16 @@ from ..attention_layers import (
     ONE_CLASS,
     PACKED,
     SELECTOR,
-    assigned,
     backend_class,
     backend_name,
     called,
     constructor,
     has_selector,
+    implementation,
+    only_backend,
     uses_packed_layout,
 )
-from ..classes import Defined, get_class, lineage
+from ..classes import Defined, get_class
 from ..interpret import Reading
 from ..release import Release
 from ..source import LearningError, Source, names
@@ -175,23 +176,21 @@ def _one_class(source: Source, backends: list[str]) -> dict[str, Any]:
     """Releases without a selector: one class; backend and padding stand in it or in the implementation it picks."""
     path = source.first(*LAYER)
     layer, wrapper = get_class(source, path, ONE_CLASS), get_class(source, path, WRAPPER)
-    implementation = _implementation(source, layer)
-    if implementation is None:
-        backend = _returned_backend(source, layer)
+    picked = implementation(source, layer)
+    if picked is None:
         owner = wrapper if _own_padding(wrapper) else layer
         function = constructor(owner)
 
         def pad(heads: int) -> Any:
             return Reading(source, path, {"num_heads": heads}, owner).settle(function, "self.padded_heads")
     else:
-        backend = backend_class(source, implementation)
 
         def pad(heads: int) -> Any:
-            return called(source, implementation, "get_padded_num_q_heads", {"num_heads": heads})
+            return called(source, picked, "get_padded_num_q_heads", {"num_heads": heads})
 
     sizes, too_many = _padding(ONE_CLASS, pad)
     entry = {
-        "backend": backend_name(source, backend),
+        "backend": backend_name(source, only_backend(source, layer)),
         "layout": PACKED,
         "padded_q_heads": sizes,
         "too_many": too_many,
@@ -213,27 +212,3 @@ def _own_padding(defined: Defined) -> bool:
         and isinstance(node.value, ast.Constant)
         for node in ast.walk(constructor(defined))
     )
-
-
-def _implementation(source: Source, layer: Defined) -> Defined | None:
-    """The NVIDIA implementation that the class's constructor picks; None where the class does the work itself."""
-    values = [assigned(node, "self.impl_cls") for node in ast.walk(constructor(layer))]
-    picked = next((value for value in values if value is not None), None)
-    if picked is None:
-        return None
-    picker = getattr(picked.func, "id", "") if isinstance(picked, ast.Call) else ""
-    rocm = {"current_platform.is_rocm()": False, "current_platform.is_xpu()": False}
-    outcome = Reading(source, layer.path, rocm).call(picker)
-    if not isinstance(outcome, Symbol):
-        raise LearningError(f"{layer.path} {picker} returns no implementation")
-    return get_class(source, layer.path, outcome.text)
-
-
-def _returned_backend(source: Source, layer: Defined) -> Defined:
-    outcome = called(source, layer, "get_attn_backend", {})
-    if not isinstance(outcome, Symbol):
-        raise LearningError(f"{layer.path} {layer.name}.get_attn_backend returns no class")
-    found = get_class(source, layer.path, outcome.text)
-    if not any(item.member("get_name") for item in lineage(source, found)):
-        raise LearningError(f"{found.path} {found.name} has no get_name")
-    return found

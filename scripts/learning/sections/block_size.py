@@ -11,12 +11,11 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from ..attention_layers import LAYER, ONE_CLASS, backend_class, called, layer_classes
-from ..classes import Defined, get_class
+from ..attention_layers import ONE_CLASS, assigned, backend_class, called, layer_classes, only_backend
+from ..classes import get_class
 from ..interpret import Reading
 from ..release import Release
 from ..source import LearningError, Source, names, strings
-from ..values import Symbol
 
 PLATFORM: Final = "platforms/interface.py"
 UTILS: Final = "v1/worker/utils.py"
@@ -66,28 +65,12 @@ def kernel_block(source: Source) -> int:
     """The one size that the backends of main cache and indexer support."""
     backends = [get_class(source, *INDEXER)]
     for name, layer in layer_classes(source).items():
-        backends.append(_only_backend(source, layer) if name == ONE_CLASS else backend_class(source, layer))
+        backends.append(only_backend(source, layer) if name == ONE_CLASS else backend_class(source, layer))
     sizes = {called(source, backend, "get_supported_kernel_block_sizes", {}) for backend in backends}
     size = sizes.pop()
     if sizes or not isinstance(size, tuple) or len(size) != 1 or not isinstance(size[0], int):
         raise LearningError("V4's backends do not support one and the same kernel block size any more")
     return size[0]
-
-
-def _only_backend(source: Source, layer: Defined) -> Defined:
-    """The backend of the one class of older releases: returned, or named by the implementation it picks."""
-    outcome = called(source, layer, "get_attn_backend", {"self.backend_cls": Symbol("self.backend_cls")})
-    if isinstance(outcome, Symbol) and outcome.text.isidentifier():
-        return get_class(source, layer.path, outcome.text)
-    for path in ("models/deepseek_v4/nvidia/flashmla.py",):
-        for node in source.tree(path).body:
-            if isinstance(node, ast.ClassDef) and any(_named(item) == "backend_cls" for item in node.body):
-                return backend_class(source, Defined(path, node))
-    raise LearningError(f"{source.first(*LAYER)} {ONE_CLASS} has no backend that can be told")
-
-
-def _named(node: ast.stmt) -> str:
-    return ast.unparse(node.targets[0]) if isinstance(node, ast.Assign) else ""
 
 
 def _unset(source: Source, kernel: int) -> int:
@@ -232,8 +215,8 @@ def _shaped_by_view(source: Source) -> bool:
     known = {"packing": ("offset", "block_stride"), "inv_order": (0,)}
     for node in function.body:
         if isinstance(node, ast.If) and Reading(source, path, known).value(node.test) is True:
-            made = next((item.value for item in node.body if _named(item) == "kv_cache"), None)  # type: ignore[attr-defined]
-            return isinstance(made, ast.Call) and ast.unparse(made.func).endswith(".view")
+            values = [assigned(item, "kv_cache") for item in node.body]
+            return any(isinstance(item, ast.Call) and ast.unparse(item.func).endswith(".view") for item in values)
     raise LearningError(f"{path} {PACKED_SHAPING} does not tell packed caches from others")
 
 
