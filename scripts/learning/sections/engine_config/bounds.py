@@ -15,6 +15,11 @@ _CLASSES: Final = (
     ("config/model.py", "ModelConfig"),
     ("config/parallel.py", "ParallelConfig"),
     ("config/lora.py", "LoRAConfig"),
+    ("config/load.py", "LoadConfig"),
+    ("config/observability.py", "ObservabilityConfig"),
+    ("config/offload.py", "OffloadConfig"),
+    ("config/offload.py", "UVAOffloadConfig"),
+    ("config/offload.py", "PrefetchOffloadConfig"),
 )
 _KEYS: Final = ("ge", "gt", "le", "lt")
 
