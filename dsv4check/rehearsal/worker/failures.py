@@ -33,6 +33,8 @@ _LIMITS = re.compile(
             r"outgoing traffic has been disabled",
             r"couldn't connect to 'https://huggingface",
             r"No such file or directory: '(nvcc|ptxas)",
+            r"Couldn't instantiate the backend tokenizer",
+            r"pin_memory|pinned memory",
         )
     ),
     re.IGNORECASE,

@@ -1,0 +1,89 @@
+"""Rehearsals as compact records, and back: what a release did with a launch, to compare the rules with later."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final
+
+from dsv4check.rehearsal.protocol import Rehearsal, RehearsedStage, StageResult, Status, complete
+
+_LONGEST: Final = 400
+"""Characters kept of a message."""
+
+
+def record(rehearsal: Rehearsal) -> dict[str, Any]:
+    """The part of a rehearsal that the comparison reads."""
+    seen: dict[str, Any] = {"verdict": "pass"}
+    failure, unavailable = rehearsal.failure, rehearsal.unavailable
+    if failure is not None:
+        seen = {
+            "verdict": "fail",
+            "stage": failure.stage.value,
+            "exception": failure.exception,
+            "message": failure.message[:_LONGEST],
+            "where": failure.where,
+        }
+    elif unavailable is not None:
+        seen = {"verdict": "unavailable", "stage": unavailable.stage.value, "message": unavailable.message[:_LONGEST]}
+    model = rehearsal.result(RehearsedStage.MODEL_INIT).detail
+    if model:
+        seen["classes"] = dict(model["cache_layers"])
+    cache = rehearsal.result(RehearsedStage.KV_CACHE_INIT).detail
+    if cache:
+        pages = Counter[int]()
+        for spec in cache["specs"]:
+            pages[int(spec["page_bytes"])] += int(spec["layers"])
+        seen["cache"] = {
+            "runner": cache["runner"],
+            "dtype": cache["cache_dtype"],
+            "block_size": cache["block_size"],
+            "pages": sorted(pages.items()),
+        }
+    skipped = [
+        stage.stage.value
+        for stage in rehearsal.stages
+        if stage.status is Status.OK and stage.detail.get("applies") is False
+    ]
+    if skipped:
+        seen["skipped"] = skipped
+    return seen
+
+
+def replay(seen: Mapping[str, Any], release: str) -> Rehearsal:
+    """The rehearsal a record was made of, as far as the comparison reads it."""
+    ended = RehearsedStage(seen["stage"]) if "stage" in seen else None
+    results = []
+    for stage in RehearsedStage:
+        if stage is ended:
+            if seen["verdict"] == "fail":
+                results.append(
+                    StageResult(
+                        stage,
+                        Status.FAILED,
+                        exception=seen["exception"],
+                        message=seen["message"],
+                        where=seen["where"],
+                        detail=_detail(stage, seen),
+                    )
+                )
+            break
+        results.append(StageResult(stage, Status.OK, detail=_detail(stage, seen)))
+    reason = seen["message"] if seen["verdict"] == "unavailable" else ""
+    return complete(results, reason=reason, vllm=release)
+
+
+def _detail(stage: RehearsedStage, seen: Mapping[str, Any]) -> dict[str, Any]:
+    if stage.value in seen.get("skipped", ()):
+        return {"applies": False}
+    if stage is RehearsedStage.MODEL_INIT and "classes" in seen:
+        return {"cache_layers": seen["classes"]}
+    if stage is RehearsedStage.KV_CACHE_INIT and "cache" in seen:
+        cache = seen["cache"]
+        return {
+            "runner": cache["runner"],
+            "cache_dtype": cache["dtype"],
+            "block_size": cache["block_size"],
+            "specs": [{"page_bytes": size, "layers": layers} for size, layers in cache["pages"]],
+        }
+    return {}
