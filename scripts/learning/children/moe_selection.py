@@ -209,7 +209,7 @@ def _sweep(
     for choice in choices:
         with contextlib.suppress(Exception):
             ask(choice)  # imports the kernels' modules
-    _pretend_installed()
+    _replace()
     answers: dict[str, dict[str, str | int]] = {choice: {} for choice in choices}
     for capability in simulated.USUAL:
         _device(capability)
@@ -272,18 +272,38 @@ class _Modules:
 _MODULES = _Modules()
 
 
-def _pretend_installed() -> None:
-    """Functions that look for optional packages say yes, in every module that has imported them."""
+def _replace() -> None:
+    """Functions that look for optional packages say yes; expert maps, which are read back, are made on the CPU.
+
+    Modules have imported these functions by name, so it is done in every one of them.
+    """
     for name, module in list(sys.modules.items()):
         if not name.startswith("vllm") or module is None:
             continue
         for member, value in list(vars(module).items()):
-            if value is not _yes and callable(value) and (member in _INSTALLED or member.startswith("has_flashinfer")):
-                setattr(module, member, _yes)
+            optional = member in _INSTALLED or member.startswith("has_flashinfer")
+            if not (optional or member == "determine_expert_map"):
+                continue
+            if callable(value) and not getattr(value, "stand_in", False):
+                setattr(module, member, _yes if optional else _on_cpu(value))
 
 
 def _yes(*_args: Any, **_kwargs: Any) -> bool:
     return True
+
+
+_yes.stand_in = True  # type: ignore[attr-defined]
+
+
+def _on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        import torch
+
+        with torch.device("cpu"):
+            return function(*args, **kwargs)
+
+    run.stand_in = True  # type: ignore[attr-defined]
+    return run
 
 
 def _config(folder: str, options: dict[str, Any]) -> Any:
@@ -321,8 +341,7 @@ def _layer(config: Any, hashed: bool) -> tuple[Any, str]:
         with set_current_vllm_config(config), construction.meta_platform(), torch.device("meta"):
             model, _ = get_model_architecture(config.model_config)
             torch.set_default_dtype(torch.bfloat16)
-            construction._patch()
-            _pretend_installed()
+            _replace()
             block = sys.modules[model.__module__].DeepseekV4MoE
             extra = {}
             if "num_hash_layers" in inspect.signature(block.__init__).parameters:

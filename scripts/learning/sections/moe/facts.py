@@ -81,9 +81,10 @@ def _block_checked(source: Source) -> bool:
     create = source.get(path, place)
     if "weight_scale_refine" in names(create):
         return False
-    helpers = source.find("model_executor/layers/quantization/utils/fp8_utils.py", "validate_fp8_block_shape_moe")
-    called = helpers is not None and "validate_fp8_block_shape_moe" in names(create)
-    if not called and refusal(create, "The output_size of gate's and up's weight") is None:
+    helper = "validate_fp8_block_shape_moe"
+    if helper in names(create):
+        create = source.get("model_executor/layers/quantization/utils/fp8_utils.py", helper)
+    if refusal(create, "The output_size of gate's and up's weight") is None:
         raise LearningError(f"{path} {place}: experts cut inside a block are neither refused nor refined")
     return True
 
