@@ -14,14 +14,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from dsv4check.api import check_request
-from dsv4check.batch import request_from_record
 from dsv4check.engine.rule import load_rules
 from dsv4check.errors import InputError
 from dsv4check.rehearsal.environment import RehearsalUnavailable, find_environment
-from dsv4check.rehearsal.launch import build_launch
 from dsv4check.rehearsal.parent import RehearsalSession
-from scripts.recordings import record
+from scripts.recordings import record, rehearse
 from scripts.samples import GPUS, samples
 
 FOLDER = Path(__file__).resolve().parent.parent / "tests" / "corpus" / "rehearsals"
@@ -51,15 +48,11 @@ def main() -> int:
     ):
         for line in lines:
             try:
-                request = request_from_record(line, line["id"], online=False)
-                report = check_request(request, rules, fixes=False)
-                draft = report.resolution.draft.config.get("model") if report.resolution.draft is not None else None
-                draft = draft if isinstance(draft, str) else None
-                launch = build_launch(request, report.deployment, draft=draft, stage_timeout=300)
+                _report, rehearsal = rehearse(line, session, rules)
             except (InputError, RehearsalUnavailable) as error:
                 print(f"{line['id']}: left out: {error}", file=sys.stderr)
                 continue
-            seen = record(session.rehearse(launch))
+            seen = record(rehearsal)
             stream.write(json.dumps({**line, "seen": seen}, ensure_ascii=False) + "\n")
             stream.flush()
             written += 1

@@ -6,10 +6,40 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
+from dsv4check.api import check_request
+from dsv4check.batch import request_from_record
+from dsv4check.engine.rule import Rule
+from dsv4check.rehearsal.compare import Comparison
+from dsv4check.rehearsal.launch import build_launch
+from dsv4check.rehearsal.parent import RehearsalSession
 from dsv4check.rehearsal.protocol import Rehearsal, RehearsedStage, StageResult, Status, complete
+from dsv4check.report.model import Report
 
 _LONGEST: Final = 400
 """Characters kept of a message."""
+_STAGE_SECONDS: Final = 300.0
+
+
+def rehearse(line: Mapping[str, Any], session: RehearsalSession, rules: tuple[Rule, ...]) -> tuple[Report, Rehearsal]:
+    """Check a batch line and rehearse it.
+
+    Raises InputError for a line that cannot be used, RehearsalUnavailable for a GPU that is not simulated.
+    """
+    request = request_from_record(line, str(line["id"]), online=False)
+    report = check_request(request, rules, fixes=False)
+    draft = report.resolution.draft.config.get("model") if report.resolution.draft is not None else None
+    launch = build_launch(
+        request, report.deployment, draft=draft if isinstance(draft, str) else None, stage_timeout=_STAGE_SECONDS
+    )
+    return report, session.rehearse(launch)
+
+
+def differences(comparison: Comparison) -> list[str]:
+    """What rules and rehearsal see differently, in words."""
+    stages = [f"{item.stage.value}: {item.note}" for item in comparison.disagreements]
+    return stages + [
+        f"{one.what}: vLLM {one.rehearsed}; rules {one.rules}" for one in comparison.decisions if not one.agrees
+    ]
 
 
 def record(rehearsal: Rehearsal) -> dict[str, Any]:

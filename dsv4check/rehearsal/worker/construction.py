@@ -10,7 +10,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from .failures import HarnessLimit
+from .failures import HarnessLimit, RepeatedCheck
 from .weights import Built
 
 _BUILT: list[Built] = []
@@ -83,7 +83,8 @@ def check_lora(config: Any, model: Any) -> None:
     from vllm.model_executor.models.interfaces import supports_lora
 
     if config.lora_config is not None and not supports_lora(model):
-        raise ValueError(f"{type(model).__name__} does not support LoRA yet.")
+        message = f"{type(model).__name__} does not support LoRA yet."
+        raise RepeatedCheck(message, "v1/worker/lora_model_runner_mixin.py:load_lora_model")
 
 
 def build_draft(config: Any, target: Any, v2_runner: bool) -> tuple[dict[str, Any], Built | None]:

@@ -49,6 +49,14 @@ class HarnessLimit(RuntimeError):
     """The rehearsal cannot go on here: a stub was called, or vLLM no longer has what is stubbed."""
 
 
+class RepeatedCheck(ValueError):
+    """A refusal of vLLM whose check stands where the rehearsal does not get, and is therefore made here."""
+
+    def __init__(self, message: str, where: str) -> None:
+        super().__init__(message)
+        self.where = where
+
+
 @dataclass(frozen=True)
 class Failure:
     """An exception, read."""
@@ -63,6 +71,8 @@ class Failure:
 
 def read_failure(error: BaseException, absent: frozenset[str] = frozenset()) -> Failure:
     """Say what an exception means. ``absent`` names packages that vLLM would like and that are not installed."""
+    if isinstance(error, RepeatedCheck):
+        return Failure(True, "ValueError", str(error), error.where)
     where = deepest_frame(error)
     name = type(error).__name__
     text = message_of(error)

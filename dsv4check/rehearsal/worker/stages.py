@@ -160,14 +160,18 @@ class Rehearsing:
     def _build(self) -> dict[str, Any]:
         device_init.check(self._config)
         self._ranks = ranks.build(self._config)
-        construction.check_lora(self._config, self._ranks[0].target.model)
         return ranks.describe(self._ranks)
 
     def _build_draft(self) -> dict[str, Any]:
         return ranks.build_draft(self._config, self._ranks)
 
     def _load(self) -> dict[str, Any]:
-        loader = self._ranks[0].target.loader
+        loader, target = self._ranks[0].target.loader, self._ranks[0].target.model
+        detail = self._load_by_name(loader)
+        construction.check_lora(self._config, target)
+        return detail
+
+    def _load_by_name(self, loader: Any) -> dict[str, Any]:
         if not any(self._launch.weights):
             return {"applies": False, "why": "no checkpoint is known here"}
         if not weights.reads_checkpoint(loader):
