@@ -1,10 +1,11 @@
 """Validators of config classes that no DeepSeek-V4 decision depends on: profiling, tracing, Mamba switches.
 
-The same in all releases from 0.20.0 to 0.33.0.
+The same in all releases from 0.20.0 to 0.33.0, but for the names of backends.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dsv4check.deployment import Deployment
@@ -21,9 +22,14 @@ _SSM = (
 _CVT = "Stochastic rounding for Mamba cache with triton backend requires compute capability 10.0"
 
 
-def validator_problems(deployment: Deployment) -> list[Problem]:
+def validator_problems(deployment: Deployment, section: Mapping[str, Any]) -> list[Problem]:
     """``config/parallel.py``, ``config/observability.py``, ``config/mamba.py`` and ``config/vllm.py``."""
-    return [*_profiling(deployment), *_tracing(deployment), *_stochastic_rounding(deployment)]
+    return [
+        *_profiling(deployment),
+        *_tracing(deployment),
+        *_mamba_backend(deployment, section["mamba_backends"]),
+        *_stochastic_rounding(deployment),
+    ]
 
 
 def _profiling(deployment: Deployment) -> list[Problem]:
@@ -49,6 +55,14 @@ def _tracing(deployment: Deployment) -> list[Problem]:
     if flags.values.get("otlp_traces_endpoint"):
         return []
     return [_refusal(deployment, "collect_detailed_traces", _ENDPOINT)]
+
+
+def _mamba_backend(deployment: Deployment, known: Sequence[str]) -> list[Problem]:
+    name = deployment.flags.values.get("mamba_backend")
+    if name is None or str(name).upper() in known:
+        return []
+    error = f"Unknown Mamba SSU backend: '{str(name).upper()}'. Valid options are: {', '.join(known)}."
+    return [_refusal(deployment, "mamba_backend", error)]
 
 
 def _stochastic_rounding(deployment: Deployment) -> list[Problem]:

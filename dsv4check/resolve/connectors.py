@@ -49,7 +49,7 @@ def check_connectors(
         "hybrid_manager_disabled": disabled,
         "hybrid_manager_why": why,
     }
-    problems = _nameless(deployment, section) if connector is None else _names(section, connector)
+    problems = _nameless(deployment, section) if connector is None else _names(deployment, section, connector)
     if problems:
         # An unknown name hides everything else: vLLM stops on it before it looks at the rest.
         return tuple(problems), values
@@ -83,11 +83,17 @@ def _nameless(deployment: Deployment, section: Mapping[str, Any]) -> list[Proble
     return [Problem("connector-name-missing", Stage.ENGINE_CONFIG, _VALIDATION, error, {}, origin)]
 
 
-def _names(section: Mapping[str, Any], connector: Connector) -> list[Problem]:
+def _names(deployment: Deployment, section: Mapping[str, Any], connector: Connector) -> list[Problem]:
     """Names the release has not registered, and children without a role."""
     problems: list[Problem] = []
-    stage = Stage.ENGINE_CONFIG if section["multi_checks_children"] == "config" else Stage.KV_CACHE_INIT
-    listed = [] if connector.external else [(connector.name, connector.config, Stage.ENGINE_CONFIG)]
+    checked = section["multi_checks_children"] == "config"
+    stage = Stage.ENGINE_CONFIG if checked else Stage.KV_CACHE_INIT
+    # The config looks the class up for full CUDA graphs, and for the hybrid manager unless that is switched off.
+    early = _full_graphs(deployment) or (
+        checked and deployment.flags.values.get("disable_hybrid_kv_cache_manager") is not True
+    )
+    first = Stage.ENGINE_CONFIG if early else Stage.KV_CACHE_INIT
+    listed = [] if connector.external else [(connector.name, connector.config, first)]
     listed += [(name, child, stage) for name, child in children(connector)]
     for name, config, at in listed:
         if config.get("kv_connector_module_path") or name in section["names"]:
@@ -102,6 +108,12 @@ def _names(section: Mapping[str, Any], connector: Connector) -> list[Problem]:
             data = {"name": name}
             problems.append(Problem("connector-child-role", stage, _VALIDATION, error, data, connector.origin))
     return problems
+
+
+def _full_graphs(deployment: Deployment) -> bool:
+    flags = deployment.flags
+    mode = str(flags.section("compilation_config").get("cudagraph_mode") or "FULL_AND_PIECEWISE").upper()
+    return mode.startswith("FULL") and flags.get("enforce_eager") is not True and flags.get("optimization_level") != 0
 
 
 def _config_stage(

@@ -38,7 +38,7 @@ def check_engine_config(deployment: Deployment, facts: ReleaseFacts, parallel: P
         *parser_problems(deployment, section),
         *value_problems(deployment, section),
         *json_value_problems(deployment, section),
-        *validator_problems(deployment),
+        *validator_problems(deployment, section),
         *environment_problems(deployment, facts),
         *_ranges(deployment, section),
         *_model(deployment, section),

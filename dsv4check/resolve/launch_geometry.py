@@ -44,7 +44,11 @@ def launch_problems(deployment: Deployment, section: Mapping[str, Any], parallel
     if refusal is not None:
         return [refusal]
     local, rank = _placement(launch, section, parallel)
-    refusal = _sizes(deployment, launch, section, parallel, local, rank) or _headless_engines(deployment, launch)
+    refusal = (
+        _sizes(deployment, launch, section, parallel, local, rank)
+        or _headless_engines(deployment, launch)
+        or _api_servers(deployment, launch, parallel, rank)
+    )
     if refusal is not None:
         return [refusal]
     device = _devices(deployment, launch, parallel, local)
@@ -116,6 +120,21 @@ def _headless_engines(deployment: Deployment, launch: _Launch) -> Problem | None
         return None
     error = "data_parallel_size_local must be > 0 in headless mode"
     return _problem(deployment, "headless-without-engine", "ValueError", error, {}, "data_parallel_size_local")
+
+
+def _api_servers(deployment: Deployment, launch: _Launch, parallel: Parallelism, rank: int) -> Problem | None:
+    """``run_multi_api_server`` serves all engines from the first one's node; other nodes must be headless."""
+    flags = deployment.flags
+    multi_port = flags.get("data_parallel_multi_port_external_lb") is True
+    own_engines = launch.external or launch.hybrid or multi_port
+    placed = own_engines or launch.rank is not None or launch.start_rank is not None
+    servers = flags.values.get("api_server_count")
+    if servers is None:
+        servers = parallel.data
+    if launch.headless or placed or deployment.command.entrypoint != "serve" or servers < 2 or rank < 1:
+        return None
+    data = {"node": launch.node_rank, "rank": rank, "servers": servers}
+    return _problem(deployment, "later-node-not-headless", "AssertionError", "", data, "node_rank")
 
 
 def _nodes(

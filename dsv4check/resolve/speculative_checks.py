@@ -7,6 +7,7 @@ They follow ``config/speculative.py`` of the releases: the ngram, suffix and opt
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
@@ -35,6 +36,18 @@ class RefusedError(Exception):
         self.exception = exception
         self.key = key
         self.data = data
+
+
+_REPOSITORY = re.compile(r"[\w.\-]+(/[\w.\-]+)?")
+"""What huggingface_hub takes for a repository's id."""
+
+
+def check_model_name(model: str) -> None:
+    """A draft model that is neither a path nor an id the hub could have."""
+    if model.startswith(("/", ".", "~")) or model.count("/") > 1 or "\\" in model or _REPOSITORY.fullmatch(model):
+        return
+    error = f"Invalid repository ID or local directory specified: '{model}'."
+    raise RefusedError("spec-model-name", error, key="model", model=model)
 
 
 def check_ngram(values: Mapping[str, Any]) -> None:

@@ -202,6 +202,7 @@ class _Builder:
 
     def _build_draft(self, model: str) -> None:
         config, values = self.config, self.values
+        checks.check_model_name(model)
         draft = config.draft = self._describe(model)
         limit = derived_length(self.deployment, self.facts.section("engine_config"))
         if draft.is_target and draft.family == "deepseek_v4":

@@ -36,6 +36,7 @@ _LIMITS = re.compile(
             r"Couldn't instantiate the backend tokenizer",
             r"pin_memory|pinned memory",
             r"requires [\w-]+ package",
+            r"must match torch.distributed world size",
         )
     ),
     re.IGNORECASE,

@@ -16,7 +16,7 @@ from .checks import (
 )
 from .json_flags import json_classes, json_types, loader_extra
 from .lengths import batch, long_prefill, max_len, partial_prefills
-from .names import empty_reasoning_parser, kv_layouts, load_formats, parsers, retention
+from .names import empty_reasoning_parser, kv_layouts, load_formats, mamba_backends, parsers, retention
 
 
 def learn(release: Release) -> dict[str, Any]:
@@ -34,6 +34,7 @@ def learn(release: Release) -> dict[str, Any]:
         "load_formats": load_formats(source),
         "long_prefill": long_prefill(source),
         "lora": lora(source),
+        "mamba_backends": mamba_backends(source),
         "max_len": max_len(source),
         "parsers": parsers(source),
         "partial_prefills": partial_prefills(source),

@@ -22,6 +22,18 @@ def parsers(source: Source) -> dict[str, str]:
     }
 
 
+def mamba_backends(source: Source) -> list[str]:
+    """``MambaBackendEnum`` (config/mamba.py), in the order in which its refusal names them."""
+    node = source.get("config/mamba.py", "MambaBackendEnum")
+    return [
+        target.id
+        for item in getattr(node, "body", [])
+        if isinstance(item, ast.Assign)
+        for target in item.targets
+        if isinstance(target, ast.Name)
+    ]
+
+
 def empty_reasoning_parser(source: Source) -> bool:
     """``ReasoningConfig.initialize_token_ids`` (config/reasoning.py): True when it looks up the empty name too."""
     path, place = "config/reasoning.py", "ReasoningConfig.initialize_token_ids"
