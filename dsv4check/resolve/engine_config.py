@@ -15,6 +15,7 @@ from dsv4check.problems import Origin, Problem, Stage
 from dsv4check.releases.facts import ReleaseFacts
 from dsv4check.resolution import Parallelism
 from dsv4check.resolve.api_names import parser_problems
+from dsv4check.resolve.config_validators import validator_problems
 from dsv4check.resolve.environment import environment_problems
 from dsv4check.resolve.flag_values import config_problem, integer, where
 from dsv4check.resolve.json_values import json_value_problems
@@ -37,6 +38,7 @@ def check_engine_config(deployment: Deployment, facts: ReleaseFacts, parallel: P
         *parser_problems(deployment, section),
         *value_problems(deployment, section),
         *json_value_problems(deployment, section),
+        *validator_problems(deployment),
         *environment_problems(deployment, facts),
         *_ranges(deployment, section),
         *_model(deployment, section),

@@ -13,7 +13,6 @@ _FIELDS: Final = {
         "limit_mm_per_prompt",
         "media_io_kwargs",
         "mm_processor_kwargs",
-        "model_class_overrides",
         "override_generation_config",
     ),
     ("config/observability.py", "ObservabilityConfig"): ("custom_histogram_buckets",),
