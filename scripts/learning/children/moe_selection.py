@@ -23,6 +23,7 @@ import types
 import typing
 from collections.abc import Callable, Sequence
 from typing import Any
+from unittest.mock import MagicMock
 
 _WORKER = "dsv4check_rehearsal.worker"
 _GPUS = 8
@@ -60,24 +61,9 @@ class _AnyMember(type):
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        value: Any = types.SimpleNamespace(value=name.lower(), name=name) if name.isupper() else _Anything()
+        value: Any = types.SimpleNamespace(value=name.lower(), name=name) if name.isupper() else MagicMock()
         setattr(cls, name, value)
         return value
-
-
-class _Anything:
-    """An object with every attribute, which can be called."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return _Anything()
-
-    def __call__(self, *_args: Any, **_kwargs: Any) -> Any:
-        return _Anything()
-
-    def __mro_entries__(self, _bases: Any) -> tuple[type, ...]:
-        return (object,)
 
 
 class _AnyClass(metaclass=_AnyMember):
@@ -86,7 +72,7 @@ class _AnyClass(metaclass=_AnyMember):
     is_supported = staticmethod(lambda *_args, **_kwargs: True)
 
     def __new__(cls, *_args: Any, **_kwargs: Any) -> Any:
-        return _Anything()
+        return MagicMock()
 
 
 class _StandInFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
