@@ -15,8 +15,6 @@ import types
 import typing
 from typing import Any
 
-_PARSERS = ("vllm.entrypoints.common.cli_args", "vllm.entrypoints.openai.cli_args")
-"""Where ``make_arg_parser`` lies: from 0.32 on, and before."""
 _BOUNDS = {
     "Ge": ("ge", "ge"),
     "Gt": ("gt", "gt"),
@@ -42,14 +40,9 @@ def main(words: list[str]) -> dict[str, Any]:
 
 
 def _parser() -> Any:
+    serve = importlib.import_module("dsv4check_rehearsal.worker.serve_command")
     flexible = importlib.import_module("vllm.utils.argparse_utils").FlexibleArgumentParser
-    for module in _PARSERS:
-        try:
-            make = importlib.import_module(module).make_arg_parser
-        except ModuleNotFoundError:
-            continue
-        return make(flexible())
-    raise LookupError(f"make_arg_parser is in none of {', '.join(_PARSERS)}")
+    return serve.first(serve.PARSER_MODULES, "make_arg_parser")(flexible())
 
 
 # -- flags ---------------------------------------------------------------------------------------------------
