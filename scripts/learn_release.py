@@ -21,18 +21,17 @@ from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import compile_data
-from learning.changes import describe
-from learning.flags import learn_flags
-from learning.registry import SECTIONS, learner
-from learning.release import Release, open_release
-from learning.repository import Learned, Repository
-from learning.source import LearningError
-
 from dsv4check.data import rules_dir
 from dsv4check.errors import InputError
 from dsv4check.rehearsal.environment import Environment, RehearsalUnavailable, find_environment
 from dsv4check.releases.facts import known_releases
+from scripts import compile_data
+from scripts.learning.changes import describe
+from scripts.learning.flags import learn_flags
+from scripts.learning.registry import SECTIONS, learner
+from scripts.learning.release import Release, open_release
+from scripts.learning.repository import Learned, Repository
+from scripts.learning.source import LearningError
 
 FLAGS: Final = "flags"
 """Stands beside the sections in ``--only``: the flag table."""

@@ -175,6 +175,6 @@ def _names(part: Any) -> Any:
     if not isinstance(part, Mapping):
         return part or []
     return {
-        key: list(value) if isinstance(value, Mapping) and not any(value.values()) else value
+        key: list(value) if isinstance(value, Mapping) and all(item is None for item in value.values()) else value
         for key, value in part.items()
     }
