@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import ast
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from .release import Release
-from .source import LearningError, strings
+from .source import LearningError, raises, strings
 
 _CHILD: Final = Path(__file__).parent / "children" / "flags.py"
 
@@ -51,16 +51,19 @@ _STEPS: Final[Mapping[str, str | None]] = {
 """vLLM's field validators -> what ``config_json.py`` does for them before (or instead of) the type's check."""
 _SKIPS_NONE: Final = "_skip_none_validation"
 
-_CHECKS: Final[Mapping[str, str]] = {
+_CHECKS: Final[Mapping[str, str | None]] = {
     "Async EPLB is only supported": "eplb_policy",
     "communicator is incompatible with": "eplb_communicator",
     "log_balancedness_interval must be": "eplb_log_interval",
     "Unsupported kv_role": "kv_role",
+    "Please specify kv_role": "kv_role",
     "Unsupported ec_role": "ec_role",
+    "Please specify ec_role": "ec_role",
     "disable_any_whitespace is only": "structured_outputs",
+    "disable_additional_properties is only": "structured_outputs",
     "use_fp4_indexer_cache=True conflicts with": "fp4_indexer",
-    "torch_profiler_dir must be set": "profiler_dir",
-    "torch_profiler_activities is only": "profiler_activities",
+    "torch_profiler_dir ": "profiler_dir",
+    "torch_profiler_activities ": "profiler_activities",
     "manager_config requires": "ec_manager",
     "dp_shared_memory requires": "engram_shared",
     "use_thp requires": "engram_thp",
@@ -74,8 +77,17 @@ _CHECKS: Final[Mapping[str, str]] = {
     "Invalid backend for piecewise": "piecewise_backend",
     "All encoder_cudagraph_token_budgets must": "encoder_budgets",
     "targets is mutually exclusive with": "quant_targets",
+    # Not judged: options of profilers, pooling models, video encoders and torch itself.
+    "should be callable or a qualified name": None,
+    "decoder_replay_cudagraph_capture_sizes must": None,
+    "encoder_cudagraph_max_": None,
+    "use_inductor_graph_partition is only": None,
+    "Cannot set both `": None,
+    "logit_scale cannot be 0": None,
+    "capture_torch_profiler is only": None,
+    "proton": None,
 }
-"""Part of a message in a class's own checks -> the check of ``config_checks.py`` that stands for it."""
+"""Part of a message of a class's own checks -> the check of ``config_checks.py`` that stands for it."""
 
 _QUANT_KEY: Final = ("QuantSpec", "quant_key")
 """The class whose fields a plain validator of their type reads (``_coerce_quant_key``)."""
@@ -154,7 +166,7 @@ def _config(name: str, raw: Mapping[str, Any]) -> dict[str, Any]:
             field["req"] = 1
         fields[key] = field
     found: dict[str, Any] = {"f": fields}
-    after = [check for check in _checks(raw["checks"]) if check]
+    after = _checks(name, raw["checks"])
     if after:
         found["after"] = after
     return found
@@ -183,9 +195,13 @@ def _texts(source: str) -> list[str]:
     return strings(ast.parse(textwrap.dedent(source)))
 
 
-def _checks(sources: list[str]) -> Iterator[str]:
-    """The checks over several keys whose messages stand in the class's own validators."""
-    texts = [text for source in sources for text in _texts(source)]
-    for part, check in _CHECKS.items():
-        if any(part in text for text in texts):
-            yield check
+def _checks(name: str, sources: list[str]) -> list[str]:
+    """The checks over several keys, by the messages that the class's own validators raise."""
+    found: set[str | None] = set()
+    for source in sources:
+        for _exception, message in raises(ast.parse(textwrap.dedent(source))):
+            part = next((part for part in _CHECKS if part in message), None)
+            if part is None and message:
+                raise LearningError(f"{name}: no check of config_checks.py stands for {message!r}")
+            found.add(_CHECKS[part] if part else None)
+    return [check for check in dict.fromkeys(_CHECKS.values()) if check in found and check]

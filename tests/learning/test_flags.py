@@ -127,6 +127,7 @@ def test_messages_become_checks() -> None:
         (raw(flag("--a", kind="opt:parse_size")), "--a: the parser's converter opt:parse_size is not known"),
         (raw(flag("--a"), flag("--a")), "two flags of the parser store to a"),
         (raw(A=config({}, validator("validate_new", "x"))), r"A.validate_new: no step stands .* \['x'\]"),
+        (raw(A=config({}, checks=['def f(self):\n    raise ValueError("a new rule")'])), "A: no check .* 'a new rule'"),
         (raw(A=config({"x": field("int", metadata=["MultipleOf"])})), "A.x: the annotation MultipleOf is not known"),
     ],
 )
