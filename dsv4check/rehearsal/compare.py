@@ -21,13 +21,17 @@ STAGES: Final[dict[RehearsedStage, Stage]] = {
     RehearsedStage.ENGINE_CONFIG: Stage.ENGINE_CONFIG,
     RehearsedStage.MODEL_INIT: Stage.MODEL_INIT,
     RehearsedStage.DRAFT_INIT: Stage.WEIGHT_LOAD,
+    RehearsedStage.WEIGHT_LOAD: Stage.WEIGHT_LOAD,
     RehearsedStage.KV_CACHE_INIT: Stage.KV_CACHE_INIT,
     RehearsedStage.FLASHMLA: Stage.WARMUP,
 }
 """The stage of a vLLM start that each rehearsed stage belongs to."""
-_PARTIAL: Final = frozenset({RehearsedStage.DRAFT_INIT, RehearsedStage.KV_CACHE_INIT, RehearsedStage.FLASHMLA})
+_PARTIAL: Final = frozenset(
+    {RehearsedStage.DRAFT_INIT, RehearsedStage.WEIGHT_LOAD, RehearsedStage.KV_CACHE_INIT, RehearsedStage.FLASHMLA}
+)
 """Stages of which a part is rehearsed: passing them does not contradict a finding about the rest."""
 _REHEARSED_AREAS: Final = {
+    RehearsedStage.WEIGHT_LOAD: frozenset({"weights"}),
     RehearsedStage.KV_CACHE_INIT: frozenset({"kv-cache", "attention", "indexer", "runner"}),
 }
 """Areas of rules whose findings a passed partial stage does contradict."""

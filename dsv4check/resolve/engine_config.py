@@ -47,9 +47,12 @@ def check_engine_config(deployment: Deployment, facts: ReleaseFacts, parallel: P
 
 
 def _ranges(deployment: Deployment, section: Mapping[str, Any]) -> list[Problem]:
-    """Flags whose value lies outside the bounds of the config field they become."""
+    """Flags whose value lies outside the bounds of the config field they become; LoRA's only where it is enabled."""
     problems: list[Problem] = []
+    lora = deployment.flags.get("enable_lora") is True
     for dest, bound in section["bounds"].items():
+        if bound["class"] == "LoRAConfig" and not lora:
+            continue
         value = deployment.flags.values.get(dest)
         if not isinstance(value, (int, float)) or isinstance(value, bool):
             continue
