@@ -12,6 +12,7 @@ import pytest
 
 from dsv4check.data import load_yaml, rules_dir
 from dsv4check.rehearsal.environment import Environment, RehearsalUnavailable
+from dsv4check.rehearsal.protocol import PROTOCOL
 from scripts import learn_release as command
 from scripts.learning import registry, release
 from scripts.learning.release import Release, open_release, run_script, source_only
@@ -228,7 +229,7 @@ WORKER = """
 import json, os, sys, time
 words = sys.argv[sys.argv.index("--") + 1 :]
 def say(**message):
-    print(json.dumps({"protocol": 1, **message}), flush=True)
+    print(json.dumps({"protocol": PROTOCOL, **message}), flush=True)
 kind = words[0]
 if kind == "broken":
     say(type="broken", reason="vLLM could not be imported: no torch")
@@ -250,7 +251,7 @@ elif kind == "killed":
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     worker = tmp_path / "worker.py"
-    worker.write_text(WORKER)
+    worker.write_text(f"PROTOCOL = {PROTOCOL}\n{WORKER}")
     monkeypatch.setattr(release, "WORKER", worker)
     environment = Environment(sys.executable, (), "0.1.0", str(tmp_path))
 
