@@ -5,6 +5,7 @@ Words: the path of a DeepSeek-V4 config.json, then the words of a launch after t
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import importlib
@@ -72,17 +73,21 @@ def _choices(read: Callable[[], Any]) -> dict[str, Any] | None:
 
 
 def _early(typed: set[str], words: list[str]) -> list[str]:
-    """The variables whose bad value ends a launch before the engine config exists."""
-    gc.collect()
-    caches = [item for item in gc.get_objects() if type(item) is functools._lru_cache_wrapper]
-    for cached in caches:
-        if str(getattr(cached, "__module__", "")).startswith("vllm"):
-            cached.cache_clear()
-    outcome = _forked(lambda: _launch(words, spying=True))
-    if outcome["error"]:
-        raise RuntimeError(f"the plain launch fails: {outcome['error']}")
+    """The variables whose bad value ends a launch before the engine config exists.
+
+    Every module is imported beforehand: what is read once, while a module is imported, does not count, so that the
+    answer does not hang on the order of imports.
+    """
+    plain = _forked(lambda: _launch(words, spying=False))
+    if plain["error"]:
+        raise RuntimeError(f"the plain launch fails: {plain['error']}")
+    for name in plain["modules"]:
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
+    _forget()
+    read = _forked(lambda: _launch(words, spying=True))["read"]
     early = []
-    for name in sorted(typed & set(outcome["read"])):
+    for name in sorted(typed & set(read)):
         os.environ[name] = _JUNK
         if _forked(lambda: _launch(words, spying=False))["error"]:
             early.append(name)
@@ -90,10 +95,19 @@ def _early(typed: set[str], words: list[str]) -> list[str]:
     return early
 
 
+def _forget() -> None:
+    """Clear what vLLM's memoised functions answered while modules were imported."""
+    gc.collect()
+    for item in gc.get_objects():
+        if type(item) is functools._lru_cache_wrapper and str(getattr(item, "__module__", "")).startswith("vllm"):
+            item.cache_clear()
+
+
 def _launch(words: list[str], spying: bool) -> dict[str, Any]:
-    """Parse a launch and create its engine config; the variables it asked for and how it failed."""
+    """Parse a launch and create its engine config: the variables it asked for, what it imported, how it failed."""
     command = importlib.import_module(f"{_WORKER}.serve_command").Command
     read: set[str] = set()
+    before = set(sys.modules)
     if spying:
         _spy(read)
     error = ""
@@ -103,7 +117,8 @@ def _launch(words: list[str], spying: bool) -> dict[str, Any]:
         launch.engine_config()
     except BaseException as caught:
         error = f"{type(caught).__name__}: {caught}"
-    return {"read": sorted(read), "error": error}
+    modules = [name for name in sys.modules if name.startswith("vllm.") and name not in before]
+    return {"read": sorted(read), "modules": modules, "error": error}
 
 
 def _spy(read: set[str]) -> None:
@@ -137,5 +152,5 @@ def _forked(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     with os.fdopen(reading) as stream:
         text = stream.read()
     os.waitpid(process, 0)
-    answer = json.loads(text) if text else {"read": [], "error": "the process ended without an answer"}
+    answer = json.loads(text) if text else {"error": "the process ended without an answer"}
     return dict(answer)
