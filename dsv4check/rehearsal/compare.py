@@ -38,6 +38,12 @@ _REHEARSED_AREAS: Final = {
 _FLASHMLA_TEXT = re.compile(r"kv must have|whole block must be contiguous|h_kv == 1")
 
 
+_MEMORY_TEXT = re.compile(
+    r"No available memory for the cache blocks|To serve at least one request with|Cannot auto-fit max_model_len"
+)
+"""The engine core's words for too little memory."""
+
+
 class Agreement(StrEnum):
     """What the two say about one stage."""
 
@@ -158,6 +164,8 @@ def _stage(result: StageResult, report: Report, areas: dict[str, str]) -> StageC
         case Status.FAILED:
             if static:
                 return StageComparison(result.stage, Agreement.AGREE, rules)
+            if _MEMORY_TEXT.search(result.message):
+                return StageComparison(result.stage, Agreement.OPEN, (), "memory for the KV cache: no rule plans it")
             return StageComparison(result.stage, Agreement.DISAGREE, (), "vLLM stops here; no rule says so")
         case Status.OK:
             contradicted = [finding for finding in static if _contradicts(result.stage, finding, areas)]

@@ -38,7 +38,7 @@ class RehearsedStage(StrEnum):
     ENGINE_CONFIG = "engine-config"
     """The serve sub-command up to and with ``create_engine_config``."""
     MODEL_INIT = "model-init"
-    """The target model's module tree, on the meta device."""
+    """The worker takes its GPU; the target model's module tree, on the meta device."""
     DRAFT_INIT = "draft-init"
     """The drafter and its module tree; passes at once without speculative decoding."""
     WEIGHT_LOAD = "weight-load"

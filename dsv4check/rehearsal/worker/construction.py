@@ -10,7 +10,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from .failures import HarnessLimit
+from .failures import HarnessLimit, RepeatedCheck
 from .weights import Built
 
 _BUILT: list[Built] = []
@@ -41,9 +41,9 @@ def build_target(config: Any) -> Built:
     importlib.import_module("vllm.model_executor.model_loader")
     from vllm.model_executor.model_loader.utils import get_model_architecture
 
-    _patch()
+    _patch(config)
     get_model_architecture(config.model_config)  # imports the model's modules
-    _patch()
+    _patch(config)
     _get_model(vllm_config=config)
     return _BUILT[-1]
 
@@ -83,7 +83,8 @@ def check_lora(config: Any, model: Any) -> None:
     from vllm.model_executor.models.interfaces import supports_lora
 
     if config.lora_config is not None and not supports_lora(model):
-        raise ValueError(f"{type(model).__name__} does not support LoRA yet.")
+        message = f"{type(model).__name__} does not support LoRA yet."
+        raise RepeatedCheck(message, "v1/worker/lora_model_runner_mixin.py:load_lora_model")
 
 
 def build_draft(config: Any, target: Any, v2_runner: bool) -> tuple[dict[str, Any], Built | None]:
@@ -106,7 +107,7 @@ def _v2_draft(config: Any, target: Any) -> dict[str, Any]:
     extra = {"req_states": None} if "req_states" in inspect.signature(make).parameters else {}
     speculator = make(config, torch.device("meta"), **extra)
     described = {"drafter": type(speculator).__name__}
-    _patch()
+    _patch(config)
     if hasattr(speculator, "load_model"):
         speculator.load_model(target)
         described["draft_class"] = _path(speculator.model)
@@ -142,7 +143,7 @@ def _v1_draft(config: Any, speculative: Any) -> dict[str, Any]:
     proposer.draft_model_config = speculative.draft_model_config
     proposer.device = torch.device("meta")
     proposer.method = method
-    _patch()
+    _patch(config)
     if hasattr(proposer, "_get_model"):
         model = proposer._get_model()
     else:
@@ -218,13 +219,20 @@ def _on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _patch() -> None:
+def _patch(config: Any) -> None:
     """Stand-ins for functions that modules have imported by name. Called again after modules were imported."""
     replacements: dict[str, Callable[[Any], Any]] = {
         # Book-keeping for weight updates at run time, a quarter of the time of building a model.
         "record_metadata_for_reloading": lambda _original: _yes,
         "has_deep_gemm": lambda _original: _yes,
         "determine_expert_map": _on_cpu,
+        # V4.1 hashes n-grams of compressed token ids; how many there are follows from the real tokenizer.
+        "build_compressed_token_map": lambda _original: (
+            lambda tokenizer: (
+                [0] * len(tokenizer),
+                getattr(config.model_config.hf_text_config, "engram_compressed_vocab_size", 0),
+            )
+        ),
         "get_model": lambda original: (
             _get_model
             if getattr(original, "__module__", "").startswith("vllm.model_executor.model_loader")

@@ -12,7 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from ..protocol import Launch, RehearsedStage, Status
-from . import construction, descriptions, extensions, flashmla, kv_cache, loading, ranks, weights
+from . import (
+    construction,
+    descriptions,
+    device_init,
+    extensions,
+    flashmla,
+    kv_cache,
+    loading,
+    ranks,
+    tokenizer,
+    weights,
+)
 from .failures import Failure, HarnessLimit, read_failure
 from .serve_command import Command, ParserExit
 from .simulated_device import STATE
@@ -26,7 +37,7 @@ _ALWAYS_STUBBED = (
     "NCCL, NVLink and the other ranks: process groups are stand-ins of the right size",
     "real memory: the cache is planned with what is left after the weights, nothing for activations and graphs",
     "values of weights, and what is done to them after loading",
-    "tokenizer, chat template and HTTP server",
+    "the checkpoint's own tokenizer, chat template and HTTP server",
     "warm-up, kernel compilation and graph capture",
 )
 
@@ -147,15 +158,20 @@ class Rehearsing:
         return descriptions.describe_config(self._config)
 
     def _build(self) -> dict[str, Any]:
+        device_init.check(self._config)
         self._ranks = ranks.build(self._config)
-        construction.check_lora(self._config, self._ranks[0].target.model)
         return ranks.describe(self._ranks)
 
     def _build_draft(self) -> dict[str, Any]:
         return ranks.build_draft(self._config, self._ranks)
 
     def _load(self) -> dict[str, Any]:
-        loader = self._ranks[0].target.loader
+        loader, target = self._ranks[0].target.loader, self._ranks[0].target.model
+        detail = self._load_by_name(loader)
+        construction.check_lora(self._config, target)
+        return detail
+
+    def _load_by_name(self, loader: Any) -> dict[str, Any]:
         if not any(self._launch.weights):
             return {"applies": False, "why": "no checkpoint is known here"}
         if not weights.reads_checkpoint(loader):
@@ -220,7 +236,7 @@ class FlashMlaRefusal(Exception):
 
 
 def write_model(folder: Path, name: str, config: Any) -> Path:
-    """A model directory with nothing but config.json. It keeps the model's name: vLLM looks at it in places."""
+    """A model directory with config.json and a stand-in tokenizer. It keeps its name: vLLM looks at it in places."""
     parts = [re.sub(r"[^\w.\-]", "_", part) for part in Path(name).parts if part not in ("/", "..", ".")][-2:]
     target = folder.joinpath(*(parts or ["model"]))
     if target.suffix == ".json":
@@ -229,6 +245,7 @@ def write_model(folder: Path, name: str, config: Any) -> Path:
     import json
 
     (target / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    tokenizer.write(target)
     return target
 
 

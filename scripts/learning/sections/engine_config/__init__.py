@@ -15,7 +15,7 @@ from .checks import (
     spec_metrics,
 )
 from .lengths import batch, long_prefill, max_len, partial_prefills
-from .names import kv_layouts, load_formats, parsers, retention
+from .names import empty_reasoning_parser, kv_layouts, load_formats, parsers, retention
 
 
 def learn(release: Release) -> dict[str, Any]:
@@ -26,6 +26,7 @@ def learn(release: Release) -> dict[str, Any]:
         "batch_sharded_sampling": batch_sharded_sampling(source),
         "bounds": bounds(source),
         "disable_sliding_window_crashes": sliding_window_crash(source),
+        "empty_reasoning_parser": empty_reasoning_parser(source),
         "load_formats": load_formats(source),
         "long_prefill": long_prefill(source),
         "lora": lora(source),

@@ -22,6 +22,24 @@ def parsers(source: Source) -> dict[str, str]:
     }
 
 
+def empty_reasoning_parser(source: Source) -> bool:
+    """``ReasoningConfig.initialize_token_ids`` (config/reasoning.py): True when it looks up the empty name too."""
+    path, place = "config/reasoning.py", "ReasoningConfig.initialize_token_ids"
+    asked = [
+        test
+        for item in ast.walk(source.get(path, place))
+        if isinstance(item, ast.If)
+        for test in (item.test.values if isinstance(item.test, ast.BoolOp) else [item.test])
+        if "reasoning_parser" in ast.unparse(test)
+    ]
+    forms = {ast.unparse(test) for test in asked}
+    if forms == {"self.reasoning_parser is not None"}:
+        return True
+    if forms == {"self.reasoning_parser"}:
+        return False
+    raise LearningError(f"{path} {place}: one condition on self.reasoning_parser was expected")
+
+
 def _words(names: list[str]) -> str:
     return " ".join(sorted(set(names)))
 
