@@ -35,6 +35,7 @@ _LIMITS = re.compile(
             r"No such file or directory: '(nvcc|ptxas)",
             r"Couldn't instantiate the backend tokenizer",
             r"pin_memory|pinned memory",
+            r"requires [\w-]+ package",
         )
     ),
     re.IGNORECASE,

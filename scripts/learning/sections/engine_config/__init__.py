@@ -14,6 +14,7 @@ from .checks import (
     sliding_window_crash,
     spec_metrics,
 )
+from .json_flags import json_classes, json_types, loader_extra
 from .lengths import batch, long_prefill, max_len, partial_prefills
 from .names import empty_reasoning_parser, kv_layouts, load_formats, parsers, retention
 
@@ -27,6 +28,9 @@ def learn(release: Release) -> dict[str, Any]:
         "bounds": bounds(source),
         "disable_sliding_window_crashes": sliding_window_crash(source),
         "empty_reasoning_parser": empty_reasoning_parser(source),
+        "json_classes": json_classes(source),
+        "json_types": json_types(source),
+        "loader_extra": loader_extra(source),
         "load_formats": load_formats(source),
         "long_prefill": long_prefill(source),
         "lora": lora(source),

@@ -16,18 +16,26 @@ _CLASSES: Final = (
     ("config/parallel.py", "ParallelConfig"),
     ("config/lora.py", "LoRAConfig"),
 )
+_FURTHER: Final = (
+    ("config/load.py", "LoadConfig"),
+    ("config/observability.py", "ObservabilityConfig"),
+    ("config/offload.py", "OffloadConfig"),
+    ("config/offload.py", "UVAOffloadConfig"),
+    ("config/offload.py", "PrefetchOffloadConfig"),
+)
+"""Classes that a release may be without."""
 _KEYS: Final = ("ge", "gt", "le", "lt")
 
 
 def bounds(source: Source) -> dict[str, dict[str, Any]]:
-    """Field -> its class and limits, for the fields of ``_CLASSES`` that a flag of the same name sets."""
+    """Field -> its class and limits, for the fields of these classes that a flag of the same name sets."""
     flags = fields(source, *ARGUMENTS)
     if not flags:
         raise LearningError(f"{ARGUMENTS[0]} {ARGUMENTS[1]}: no fields")
     found: dict[str, dict[str, Any]] = {}
-    for path, name in _CLASSES:
-        known = fields(source, path, name)
-        if not known:
+    for path, name in (*_CLASSES, *_FURTHER):
+        known = fields(source, path, name) if source.has(path) else {}
+        if not known and (path, name) in _CLASSES:
             raise LearningError(f"{path} {name}: no fields")
         for dest, field in known.items():
             limits = _limits(f"{path} {name}.{dest}", field.value)
