@@ -4,8 +4,13 @@
 from __future__ import annotations
 
 import json
+import sys
 import zlib
+from pathlib import Path
 from typing import Any
+
+# The data of this checkout, whichever dsv4check the interpreter has installed.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from dsv4check.data import compiled_path, load_yaml, rules_dir
 from dsv4check.engine.conditions import version_in

@@ -15,6 +15,7 @@ from typing import Any, Final
 from dsv4check.data import rules_dir
 from dsv4check.errors import InputError
 from dsv4check.records import dataclass, field
+from dsv4check.releases.history import flag_history
 
 _EMPTY: Mapping[str, Any] = MappingProxyType({})
 
@@ -114,8 +115,6 @@ class FlagTable:
     kv_cache_kinds: tuple[str, ...] = ()
     quantization: Mapping[str, Any] = field(default_factory=dict)
     """Names inside ``--quantization-config``: ``keys`` (list) and ``shorthands`` (name -> layer kinds it covers)."""
-    tool_parsers: tuple[str, ...] = ()
-    reasoning_parsers: tuple[str, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """dest -> default."""
     by_initial: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -187,51 +186,6 @@ def load_flag_table(release: str) -> FlagTable:
         enums=raw["enums"],
         kv_cache_kinds=tuple(raw["kinds"]),
         quantization=raw.get("quant", _EMPTY),
-        tool_parsers=tuple(raw["tool_parsers"]),
-        reasoning_parsers=tuple(raw["reasoning_parsers"]),
         defaults={dest: spec.default for dest, spec in by_dest.items()},
         by_initial={key: tuple(names) for key, names in initial.items()},
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class FlagHistory:
-    """In which releases a flag, a key of a JSON-valued flag or a choice exists.
-
-    Names are spelled ``--flag``, ``--flag=choice``, ``dest.key``, ``dest.key=choice``,
-    ``attention-backend=NAME``, ``tool-parser=NAME`` or ``reasoning-parser=NAME``.
-    """
-
-    releases: tuple[str, ...]
-    """Oldest first."""
-    always: frozenset[str]
-    """Names that every release knows."""
-    ranges: Mapping[str, tuple[tuple[int, int], ...]]
-    """Other names -> runs of releases that know them, as inclusive pairs of indices into ``releases``."""
-
-    def exists(self, name: str) -> bool:
-        """True when any release knows the name."""
-        return name in self.always or name in self.ranges
-
-    def removed_in(self, name: str, release: str) -> str | None:
-        """The release that dropped ``name``: the one after the last before ``release`` that had it."""
-        here = self.releases.index(release)
-        ends = [last for _, last in self.ranges.get(name, ()) if last < here]
-        return self.releases[max(ends) + 1] if ends else None
-
-    def arrives_in(self, name: str, release: str) -> str | None:
-        """The first release after ``release`` that has ``name``."""
-        here = self.releases.index(release)
-        starts = [first for first, _ in self.ranges.get(name, ()) if first > here]
-        return self.releases[min(starts)] if starts else None
-
-
-@cache
-def flag_history() -> FlagHistory:
-    """History of flags over all known releases (cached; read only when something is unknown)."""
-    raw = json.loads((rules_dir() / "releases" / "flags" / "history.json").read_text(encoding="utf-8"))
-    return FlagHistory(
-        releases=tuple(raw["releases"]),
-        always=frozenset(raw["always"]),
-        ranges={name: tuple((first, last) for first, last in runs) for name, runs in raw["ranges"].items()},
     )

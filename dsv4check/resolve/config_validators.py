@@ -29,6 +29,7 @@ def validator_problems(deployment: Deployment, section: Mapping[str, Any]) -> li
         *_tracing(deployment),
         *_mamba_backend(deployment, section["mamba_backends"]),
         *_stochastic_rounding(deployment),
+        *_replay(deployment, section["replayssm_checked"]),
     ]
 
 
@@ -77,6 +78,14 @@ def _stochastic_rounding(deployment: Deployment) -> list[Problem]:
     if flags.values.get("mamba_ssm_cache_dtype") != "float16":
         return [_refusal(deployment, dest, _SSM)]
     return []
+
+
+def _replay(deployment: Deployment, checked: bool) -> list[Problem]:
+    if not checked or deployment.flags.get("use_replayssm") is not True:
+        return []
+    architecture = "DeepseekV4ForCausalLM" if deployment.model.family != "deepseek_v41" else "DeepseekV41ForCausalLM"
+    error = f"--use-replayssm is not supported for architecture '{architecture}'"
+    return [_refusal(deployment, "use_replayssm", error)]
 
 
 def _refusal(deployment: Deployment, dest: str, error: str) -> Problem:

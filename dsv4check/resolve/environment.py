@@ -35,6 +35,9 @@ _REPLACED: Mapping[str, str] = {
     "VLLM_PREFIX_CACHE_RETENTION_INTERVAL": "--prefix-cache-retention-interval",
 }
 
+_JUDGED_APART = frozenset({"USE_V2_MODEL_RUNNER"})
+"""``resolve/runner.py`` reads the value itself and says what is wrong with it."""
+
 _INVERTED: Mapping[str, str] = {
     "VLLM_DISABLE_DEEP_GEMM": "USE_DEEP_GEMM",
     "VLLM_DISABLE_FLASHINFER_SAMPLER": "USE_FLASHINFER_SAMPLER",
@@ -125,6 +128,8 @@ def _value(section: Mapping[str, Any], short: str, value: str, stage: Stage) -> 
     """A value that the variable's reader cannot take."""
     name = _PREFIX + short
     origin = Origin("env", name)
+    if short in _JUDGED_APART:
+        return None
     if short == "PORT":
         return _port(value, origin, stage)
     choices = section["choices"].get(short)

@@ -107,7 +107,7 @@ class SpecConfig:
 def resolve_speculative_config(deployment: Deployment, facts: ReleaseFacts, parallel: Parallelism) -> SpecConfig | None:
     """The speculative config of the launch; None without one, and when the parser already refused it."""
     section = facts.section("spec_decode")
-    merged = merge(deployment, section, facts.section("spec_keys"))
+    merged = merge(deployment, section, facts.version)
     if merged is None:
         return None
     requested = merged.values.get("method")

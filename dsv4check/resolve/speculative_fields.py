@@ -14,6 +14,7 @@ from typing import Any
 from dsv4check.deployment import Deployment, ServeFlags
 from dsv4check.problems import Origin, Problem, Stage
 from dsv4check.records import dataclass
+from dsv4check.releases.history import release_data
 
 SHORTCUTS = (
     ("--spec-method", "spec_method", "method"),
@@ -44,13 +45,10 @@ class MergedConfig:
     """Why the config object cannot be built; empty when all fields are valid."""
 
 
-def merge(
-    deployment: Deployment, section: Mapping[str, Any], spans: Mapping[str, Any] | None = None
-) -> MergedConfig | None:
+def merge(deployment: Deployment, section: Mapping[str, Any], release: str) -> MergedConfig | None:
     """The merged speculative config; None when the launch has none or the parser already refused it.
 
-    ``section`` is the release's ``spec_decode`` facts, ``spans`` its ``spec_keys``: the keys that only other
-    releases know, under ``arrives`` (key: first release) and ``removed`` (key: first release without it).
+    ``section`` is the ``spec_decode`` facts of ``release``.
     """
     flags = deployment.flags
     given = flags.values.get("speculative_config")
@@ -83,7 +81,7 @@ def merge(
         return None
     if section.get("dashed_keys"):
         config = {str(key).replace("-", "_"): value for key, value in config.items()}
-    return _validate(flags, config, section, spans or {})
+    return _validate(flags, config, section, release)
 
 
 def _no_object(flags: ServeFlags, given: Any, section: Mapping[str, Any]) -> Problem:
@@ -108,9 +106,7 @@ def origin(flags: ServeFlags, key: str) -> Origin | None:
     return last.origin if last else None
 
 
-def _validate(
-    flags: ServeFlags, config: dict[str, Any], section: Mapping[str, Any], spans: Mapping[str, Any]
-) -> MergedConfig:
+def _validate(flags: ServeFlags, config: dict[str, Any], section: Mapping[str, Any], release: str) -> MergedConfig:
     fields: Mapping[str, str] = section.get("fields") or {}
     literals: Mapping[str, Any] = section.get("literals") or {}
     values: dict[str, Any] = {}
@@ -119,7 +115,7 @@ def _validate(
         if key in _INTERNAL:
             continue
         if key not in fields:
-            problems.append(_unknown_key(flags, key, value, fields, spans))
+            problems.append(_unknown_key(flags, key, value, fields, release))
             continue
         converted, error = check_value(fields[key], value, literals)
         if error is None:
@@ -134,18 +130,12 @@ def _validate(
     return MergedConfig(values if not problems else config, tuple(problems))
 
 
-def _unknown_key(
-    flags: ServeFlags, key: str, value: Any, fields: Mapping[str, str], spans: Mapping[str, Any]
-) -> Problem:
+def _unknown_key(flags: ServeFlags, key: str, value: Any, fields: Mapping[str, str], release: str) -> Problem:
     """A key without a field; ``renamed`` is empty where another release knows the key or nothing is similar."""
     name = key.replace("-", "_")
-    data = {"key": key, "value": value, "renamed": "", "vllm_spec": "<0", "hint": ""}
-    arrives, removed = (spans.get(part, {}).get(name) for part in ("arrives", "removed"))
-    if arrives is not None:
-        data |= {"vllm_spec": f">={arrives}", "hint": f"; it exists from {arrives} on"}
-    elif removed is not None:
-        data |= {"vllm_spec": f"<{removed}", "hint": f"; it was removed in {removed}"}
-    else:
+    known = release_data(f"speculative_config.{name}", release)
+    data = {"key": key, "value": value, "renamed": "", "vllm_spec": known["vllm_spec"], "hint": known["when"]}
+    if not known["when"]:
         from difflib import get_close_matches
 
         near = get_close_matches(name, fields, n=1, cutoff=0.68)

@@ -22,7 +22,6 @@ SECTIONS: Final = (
     "pins",
     "runner",
     "spec_decode",
-    "spec_keys",
 )
 """In the order of the files."""
 

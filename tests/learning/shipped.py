@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 import yaml
-from learning.registry import learner
-from learning.release import Release, source_only
+
+from scripts.learning.registry import learner
+from scripts.learning.release import Release, source_only
 
 RULES = Path(__file__).parents[2] / "rules" / "releases"
 VERSIONS = sorted(path.stem for path in RULES.glob("*.yaml") if path.stem[0].isdigit())

@@ -3,9 +3,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from learning.sections.attention import learn
-from learning.source import LearningError
 
+from scripts.learning.sections.attention import learn
+from scripts.learning.source import LearningError
 from tests.learning.shipped import VERSIONS, assert_learned, made_up
 
 REGISTRY = "class AttentionBackendEnum(Enum):\n    FAST_DSV4 = 'x'\n    SLOW = 'y'\n    WRONG = 'z'\n    OTHER = 'o'\n"

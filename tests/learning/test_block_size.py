@@ -3,9 +3,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from learning.sections.block_size import VIEW_ERROR, learn
-from learning.source import LearningError
 
+from scripts.learning.sections.block_size import VIEW_ERROR, learn
+from scripts.learning.source import LearningError
 from tests.learning.shipped import VERSIONS, assert_learned, made_up
 
 UTILS = "v1/worker/utils.py"

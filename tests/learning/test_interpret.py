@@ -7,11 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from learning.classes import get_class, lineage, origin
-from learning.interpret import Made, Reading
-from learning.source import LearningError, Source
-from learning.values import Raised, Symbol
 
+from scripts.learning.classes import get_class, lineage, origin
+from scripts.learning.interpret import Made, Reading
+from scripts.learning.source import LearningError, Source
+from scripts.learning.values import Raised, Symbol
 from tests.learning.shipped import made_up
 
 

@@ -3,9 +3,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from learning.sections.kernels import learn
-from learning.source import LearningError
 
+from scripts.learning.sections.kernels import learn
+from scripts.learning.source import LearningError
 from tests.learning.shipped import VERSIONS, assert_learned, made_up
 
 ABOUT = "../vllm-1.0.dist-info"

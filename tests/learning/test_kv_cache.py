@@ -3,9 +3,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from learning.sections.kv_cache import learn
-from learning.source import LearningError
 
+from scripts.learning.sections.kv_cache import learn
+from scripts.learning.source import LearningError
 from tests.learning.shipped import VERSIONS, assert_learned, made_up
 
 LAYER = "models/deepseek_v4/attention.py"

@@ -9,7 +9,8 @@ import pytest
 from dsv4check.errors import InputError
 from dsv4check.inputs.flags.config_checks import CHECKS
 from dsv4check.releases.facts import known_releases
-from dsv4check.releases.flag_table import Shape, flag_history, load_flag_table
+from dsv4check.releases.flag_table import Shape, load_flag_table
+from dsv4check.releases.history import flag_history
 
 RELEASES = known_releases()
 

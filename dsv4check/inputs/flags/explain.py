@@ -6,9 +6,9 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from dsv4check.releases.flag_table import FlagSpec, FlagTable, flag_history
+from dsv4check.releases.flag_table import FlagSpec, FlagTable
+from dsv4check.releases.history import NO_RELEASE, flag_history, release_data
 
-NO_RELEASE: Final = "<0"
 """A specifier that no release satisfies: an edit to it is never offered."""
 
 RENAMED: Final[Mapping[str, str]] = {
@@ -186,41 +186,6 @@ def _inverse(flag: str) -> str | None:
     ):
         if flag.startswith(prefix):
             return other + flag.removeprefix(prefix)
-    return None
-
-
-def release_data(name: str, release: str) -> dict[str, str]:
-    """Which releases know a name, for a problem's data.
-
-    Keys: ``arrives_in``, ``removed_in`` (only where they apply), ``vllm_spec`` (the releases to move to, as a
-    specifier that is never satisfied when there is none) and ``when`` (a clause for the message).
-    """
-    history = flag_history()
-    data: dict[str, str] = {"vllm_spec": NO_RELEASE, "when": ""}
-    if not history.exists(name) or release not in history.releases:
-        return data
-    arrives, removed = history.arrives_in(name, release), history.removed_in(name, release)
-    if arrives is not None:
-        last = _last_of_run(name, arrives)
-        data.update(arrives_in=arrives, vllm_spec=f">={arrives}" + (f",<={last}" if last else ""))
-        data["when"] = f"; it exists from {arrives} on"
-        if last:
-            data["when"] = f"; it exists in {arrives} - {last}"
-    if removed is not None:
-        data["removed_in"] = removed
-        data["when"] = f"; it was removed in {removed}" + (f" and is back in {arrives}" if arrives else "")
-        if arrives is None:
-            data["vllm_spec"] = f"<{removed}"
-    return data
-
-
-def _last_of_run(name: str, first: str) -> str | None:
-    """Last release of the run that starts at ``first``, None when it lasts to the newest."""
-    history = flag_history()
-    start = history.releases.index(first)
-    for begin, end in history.ranges.get(name, ()):
-        if begin == start:
-            return None if end == len(history.releases) - 1 else history.releases[end]
     return None
 
 

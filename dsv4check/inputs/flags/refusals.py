@@ -17,12 +17,12 @@ from dsv4check.inputs.flags.explain import (
     closest,
     config_key,
     key_data,
-    release_data,
     replacement_flag,
 )
 from dsv4check.inputs.flags.repair import explain_json, repair_json
 from dsv4check.problems import Origin, Problem, Stage
 from dsv4check.releases.flag_table import ConfigClass, FlagSpec, FlagTable, Shape
+from dsv4check.releases.history import release_data
 
 
 def unknown_flag_problem(table: FlagTable, arg: Arg, value: Arg | None, error: str) -> Problem:

@@ -14,8 +14,12 @@ from typing import Any
 from .failures import HarnessLimit
 from .simulated_device import Inert
 
-_PARSER_MODULES = ("vllm.entrypoints.common.cli_args", "vllm.entrypoints.openai.cli_args")
-"""Where ``make_arg_parser`` lives: from 0.32 on, and before."""
+PARSER_MODULES = (
+    "vllm.entrypoints.common.cli_args",
+    "vllm.entrypoints.launchers.cli_args",
+    "vllm.entrypoints.openai.cli_args",
+)
+"""Where ``make_arg_parser`` lives: from 0.33 on, from 0.29 on, and before."""
 _SERVER_MODULES = ("vllm.entrypoints.launchers.api_server.entry", "vllm.entrypoints.openai.api_server")
 
 
@@ -44,8 +48,8 @@ class Command:
 
         if self._entrypoint == "api_server":
             make, validate = (
-                _first(_PARSER_MODULES, "make_arg_parser"),
-                _first(_PARSER_MODULES, "validate_parsed_serve_args"),
+                first(PARSER_MODULES, "make_arg_parser"),
+                first(PARSER_MODULES, "validate_parsed_serve_args"),
             )
             parser = make(FlexibleArgumentParser(description="vLLM OpenAI-Compatible RESTful API server."))
             words = self._argv
@@ -86,7 +90,7 @@ class Command:
         try:
             with _no_processes(self):
                 if self._entrypoint == "api_server":
-                    asyncio.run(_first(_SERVER_MODULES, "run_server")(self._namespace))
+                    asyncio.run(first(_SERVER_MODULES, "run_server")(self._namespace))
                 else:
                     self._serve.cmd(self._namespace)
         except Stop as stop:
@@ -98,7 +102,7 @@ class Command:
         return created[-1]
 
 
-def _first(modules: Sequence[str], name: str) -> Any:
+def first(modules: Sequence[str], name: str) -> Any:
     """The attribute from the first of the modules that this release has."""
     for module in modules:
         try:

@@ -16,7 +16,15 @@ from .checks import (
 )
 from .json_flags import json_classes, json_types, loader_extra
 from .lengths import batch, long_prefill, max_len, partial_prefills
-from .names import empty_reasoning_parser, kv_layouts, load_formats, mamba_backends, parsers, retention
+from .names import (
+    empty_reasoning_parser,
+    kv_layouts,
+    load_formats,
+    mamba_backends,
+    parsers,
+    replayssm_checked,
+    retention,
+)
 
 
 def learn(release: Release) -> dict[str, Any]:
@@ -38,6 +46,7 @@ def learn(release: Release) -> dict[str, Any]:
         "max_len": max_len(source),
         "parsers": parsers(source),
         "partial_prefills": partial_prefills(source),
+        "replayssm_checked": replayssm_checked(source),
         "retention": retention(source),
         "routed_experts": routed_experts(source),
         "sampling_replay_with_drafts": replay_with_drafts(source),
