@@ -36,7 +36,8 @@ def mamba_backends(source: Source) -> list[str]:
 
 def replayssm_checked(source: Source) -> bool:
     """True when ``VllmConfig`` (config/vllm.py) refuses ``--use-replayssm`` for models without a Mamba state."""
-    return "--use-replayssm is not supported for architecture " in strings(source.get("config/vllm.py", "VllmConfig"))
+    said = strings(source.get("config/vllm.py", "VllmConfig"))
+    return any(text.startswith("--use-replayssm is not supported for architecture") for text in said)
 
 
 def empty_reasoning_parser(source: Source) -> bool:
