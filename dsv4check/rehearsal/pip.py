@@ -108,7 +108,7 @@ class Pip:
         """What would have to be installed beside the packages of ``python``, as ``name==version``."""
         report = self._root / "missing.json"
         words = ["--python", str(python), "install", "--dry-run", "--only-binary=:all:", "--report", str(report)]
-        self._must([*words, *self._source(), *wanted], "the packages could not be resolved")
+        self._must([*words, *self._source(), *wanted], "the packages could not be resolved", quiet=True)
         try:
             items = json.loads(report.read_text(encoding="utf-8"))["install"]
             return [f"{item['metadata']['name']}=={item['metadata']['version']}" for item in items]

@@ -40,6 +40,8 @@ _WHEELS_MB: Final = (300, 600)
 """What the wheels of vLLM and FlashInfer take to fetch."""
 _TREES_MB: Final = (80, 250)
 """What is kept of them."""
+_WARM_UP: Final = "deepseek-ai/DeepSeek-V4-Flash -tp 8 --kv-cache-dtype fp8"
+_WARM_UP_SECONDS: Final = 900.0
 
 
 def provisioned(version: str) -> Environment | None:
@@ -90,11 +92,30 @@ def provision(
                 pip = Pip(root, offline=offline, report=report, run=run)
                 _Build(version, root, pip, confirm, report).build()
                 found = provisioned(version)
+                if found is not None:
+                    warm_up(found, report)
     except OSError as error:
         raise RehearsalUnavailable(f"the environment could not be built in {root}: {error}") from None
     if found is None:
         raise RehearsalUnavailable(f"an environment was built in {root}, but vLLM {version} does not work from it")
     return found
+
+
+def warm_up(environment: Environment, report: Callable[[str], None]) -> None:
+    """Rehearse a launch without a limit on time, so that no later one waits while Python compiles its modules.
+
+    What comes of it does not matter here: a later launch meets the same, and its report says so.
+    """
+    from dsv4check.api import check_request, read_request
+    from dsv4check.rehearsal.launch import build_launch, for_environment
+    from dsv4check.rehearsal.parent import RehearsalSession
+
+    report("first start: Python compiles what it imports (a minute or two)")
+    request = read_request(f"vllm serve {_WARM_UP}", gpu="H200", gpus=8)
+    request = for_environment(request, environment.vllm)
+    deployment = check_request(request, (), fixes=False).deployment
+    with RehearsalSession(environment, start_seconds=_WARM_UP_SECONDS) as session:
+        session.rehearse(build_launch(request, deployment, draft=None, stage_timeout=_WARM_UP_SECONDS))
 
 
 def _question(version: str, root: Path, offline: bool) -> str:
