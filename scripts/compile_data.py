@@ -32,14 +32,14 @@ def compile_files() -> int:
 
 def compile_rules() -> int:
     folder = rules_dir() / "checks"
-    rules = []
+    rules: list[tuple[str, dict[str, Any]]] = []
     for record, area, source in read_sources(folder):
         rule = rule_from_record(record, area, source)
         kept = {key: value for key, value in record.items() if key not in LEFT_OUT}
         releases = None if rule.vllm is None else [name for name in known_releases() if version_in(name, rule.vllm)]
-        rules.append({"record": kept, "area": area, "releases": releases})
-    rules.sort(key=lambda item: item["record"]["id"])
-    write(COMPILED_RULES, {"listing": listing(folder), "rules": rules})
+        rules.append((str(kept["id"]), {"record": kept, "area": area, "releases": releases}))
+    rules.sort(key=lambda item: item[0])
+    write(COMPILED_RULES, {"listing": listing(folder), "rules": [rule for _, rule in rules]})
     return len(rules)
 
 

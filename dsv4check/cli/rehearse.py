@@ -58,6 +58,14 @@ def rehearse(
         str | None,
         typer.Option(metavar="DIR", help="Folder with an unpacked vLLM; further folders (FlashInfer) after a colon."),
     ] = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="Folder, index or .safetensors file with the target's tensors, to load by name [default: where the "
+            "model is, else the published names]; none leaves it out.",
+        ),
+    ] = None,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds one stage may take.")] = 120.0,
     batch: Annotated[
         str | None,
@@ -108,8 +116,8 @@ def rehearse(
         with RehearsalSession(environment) as session:
             if request is None:
                 assert batch is not None
-                raise typer.Exit(_run_batch(batch, session, loaded, timeout, fail_on, online))
-            item = rehearse_request(request, session, loaded, timeout)
+                raise typer.Exit(_run_batch(batch, session, loaded, timeout, fail_on, online, checkpoint))
+            item = rehearse_request(request, session, loaded, timeout, checkpoint)
     except RehearsalUnavailable as unavailable:
         _print_unavailable(str(unavailable), output)
         raise typer.Exit(INTERNAL) from None
@@ -118,7 +126,11 @@ def rehearse(
 
 
 def rehearse_request(
-    request: Request, session: RehearsalSession, rules: tuple[Rule, ...], timeout: float
+    request: Request,
+    session: RehearsalSession,
+    rules: tuple[Rule, ...],
+    timeout: float,
+    checkpoint: str | None = None,
 ) -> RehearsalReport:
     """Check a launch statically, rehearse it, and compare.
 
@@ -137,6 +149,7 @@ def rehearse_request(
         report.deployment,
         draft=draft if isinstance(draft, str) else None,
         stage_timeout=timeout,
+        checkpoint=checkpoint,
     )
     rehearsal = session.rehearse(launch)
     return RehearsalReport(report, rehearsal, compare(report, rehearsal, rules), session.environment.description)
@@ -156,10 +169,16 @@ def exit_code(item: RehearsalReport, fail_on: FailOn) -> int:
 
 
 def _run_batch(
-    source: str, session: RehearsalSession, rules: tuple[Rule, ...], timeout: float, fail_on: FailOn, online: bool
+    source: str,
+    session: RehearsalSession,
+    rules: tuple[Rule, ...],
+    timeout: float,
+    fail_on: FailOn,
+    online: bool,
+    checkpoint: str | None,
 ) -> int:
     worst, answered = OK, 0
-    for reply, code in _replies(source, session, rules, timeout, fail_on, online):
+    for reply, code in _replies(source, session, rules, timeout, fail_on, online, checkpoint):
         answered += 1
         worst = max(worst, code)
         print(json.dumps(reply, ensure_ascii=False), flush=True)
@@ -169,7 +188,13 @@ def _run_batch(
 
 
 def _replies(
-    source: str, session: RehearsalSession, rules: tuple[Rule, ...], timeout: float, fail_on: FailOn, online: bool
+    source: str,
+    session: RehearsalSession,
+    rules: tuple[Rule, ...],
+    timeout: float,
+    fail_on: FailOn,
+    online: bool,
+    checkpoint: str | None,
 ) -> Iterator[tuple[dict[str, Any], int]]:
     """(reply, exit code) of every line, as soon as it is known."""
     from dsv4check.batch import batch_lines, parse_line, refusal, request_from_record
@@ -182,7 +207,7 @@ def _replies(
         try:
             record = parse_line(line, place)
             identity = record.get("id")
-            item = rehearse_request(request_from_record(record, place, online), session, rules, timeout)
+            item = rehearse_request(request_from_record(record, place, online), session, rules, timeout, checkpoint)
         except InputError as error:
             yield refusal(identity, error), UNUSABLE
         except RehearsalUnavailable as unavailable:

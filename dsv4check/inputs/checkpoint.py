@@ -31,6 +31,8 @@ class PublishedModel:
     """The entry whose config.json is used."""
     changes: Mapping[str, Any] = field(default_factory=dict)
     """Merged into that config.json; null deletes a key."""
+    tensors: str | None = None
+    """The entry whose ``tensors.tsv`` lists this checkpoint's tensors; None when they are not known."""
     unknown: tuple[str, ...] = ()
     """Keys of ``quantization_config`` of which it is not known whether the file has them."""
 
@@ -46,6 +48,7 @@ def published_models() -> Mapping[str, PublishedModel]:
             draft=entry.get("draft"),
             like=entry.get("like"),
             changes=entry.get("changes", {}),
+            tensors=entry.get("tensors"),
             unknown=tuple(entry.get("unknown", ())),
         )
         for entry in content["models"]

@@ -338,7 +338,7 @@ def _draft_kind(
     name: str,
 ) -> str | None:
     """What the ``mtp.*`` tensors hold: from the index on disk, the published facts, or the config's keys."""
-    for folder in _checkpoint_folders(name, flags, env):
+    for folder in checkpoint_folders(name, flags, env):
         kind = draft_kind_of_folder(folder)
         if kind is not None:
             return kind
@@ -354,7 +354,7 @@ def _draft_kind(
     return published.draft if published is not None else None
 
 
-def _checkpoint_folders(name: str, flags: ServeFlags, env: Mapping[str, str]) -> list[Path]:
+def checkpoint_folders(name: str, flags: ServeFlags, env: Mapping[str, str]) -> list[Path]:
     """Where the checkpoint's index may lie. Unlike config.json, weights do come from ``--download-dir``."""
     path = Path(os.path.expanduser(name))
     if path.is_dir():

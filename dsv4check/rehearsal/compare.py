@@ -21,17 +21,27 @@ STAGES: Final[dict[RehearsedStage, Stage]] = {
     RehearsedStage.ENGINE_CONFIG: Stage.ENGINE_CONFIG,
     RehearsedStage.MODEL_INIT: Stage.MODEL_INIT,
     RehearsedStage.DRAFT_INIT: Stage.WEIGHT_LOAD,
+    RehearsedStage.WEIGHT_LOAD: Stage.WEIGHT_LOAD,
     RehearsedStage.KV_CACHE_INIT: Stage.KV_CACHE_INIT,
     RehearsedStage.FLASHMLA: Stage.WARMUP,
 }
 """The stage of a vLLM start that each rehearsed stage belongs to."""
-_PARTIAL: Final = frozenset({RehearsedStage.DRAFT_INIT, RehearsedStage.KV_CACHE_INIT, RehearsedStage.FLASHMLA})
+_PARTIAL: Final = frozenset(
+    {RehearsedStage.DRAFT_INIT, RehearsedStage.WEIGHT_LOAD, RehearsedStage.KV_CACHE_INIT, RehearsedStage.FLASHMLA}
+)
 """Stages of which a part is rehearsed: passing them does not contradict a finding about the rest."""
 _REHEARSED_AREAS: Final = {
+    RehearsedStage.WEIGHT_LOAD: frozenset({"weights"}),
     RehearsedStage.KV_CACHE_INIT: frozenset({"kv-cache", "attention", "indexer", "runner"}),
 }
 """Areas of rules whose findings a passed partial stage does contradict."""
 _FLASHMLA_TEXT = re.compile(r"kv must have|whole block must be contiguous|h_kv == 1")
+
+
+_MEMORY_TEXT = re.compile(
+    r"No available memory for the cache blocks|To serve at least one request with|Cannot auto-fit max_model_len"
+)
+"""The engine core's words for too little memory."""
 
 
 class Agreement(StrEnum):
@@ -93,10 +103,27 @@ class Comparison:
         return tuple(item for item in self.stages if item.agreement is Agreement.DISAGREE)
 
 
+def _checked_later(report: Report, rehearsal: Rehearsal, rules: tuple[Rule, ...]) -> frozenset[str]:
+    """Rules of the argparse stage that describe a failure in the engine-config stage.
+
+    That rehearsed stage ends with the parser; what the serve sub-command checks right after it comes in the next one.
+    """
+    failure = rehearsal.failure
+    if failure is None or failure.stage is not RehearsedStage.ENGINE_CONFIG:
+        return frozenset()
+    early = {finding.rule: finding for finding in report.errors if finding.stage is Stage.ARGPARSE}
+    said = f"{failure.exception}: {failure.message}"
+    signed = {rule.id for rule in rules if any(pattern.search(said) for pattern in _patterns(rule.signatures))}
+    return frozenset(
+        rule for rule, finding in early.items() if rule in signed or _same_error(finding.error, failure.message)
+    )
+
+
 def compare(report: Report, rehearsal: Rehearsal, rules: tuple[Rule, ...]) -> Comparison:
     """Compare stage by stage; ``rules`` are searched for those that describe the failure."""
     areas = {rule.id: rule.area for rule in rules}
-    stages = tuple(_stage(result, report, areas) for result in rehearsal.stages)
+    later = _checked_later(report, rehearsal, rules)
+    stages = tuple(_stage(result, report, areas, later) for result in rehearsal.stages)
     failure = rehearsal.failure
     matching = () if failure is None else tuple(matching_rules(failure, report, rules))
     return Comparison(stages, matching, tuple(_decisions(report, rehearsal)))
@@ -145,8 +172,12 @@ def _pages(sizes: Counter[int]) -> str:
 _PASSED: Final = "vLLM passes this stage"
 
 
-def _stage(result: StageResult, report: Report, areas: dict[str, str]) -> StageComparison:
-    static = [finding for finding in report.errors if finding.stage is STAGES[result.stage]]
+def _stage(result: StageResult, report: Report, areas: dict[str, str], later: frozenset[str]) -> StageComparison:
+    static = [
+        finding
+        for finding in report.errors
+        if (Stage.ENGINE_CONFIG if finding.rule in later else finding.stage) is STAGES[result.stage]
+    ]
     rules = tuple(dict.fromkeys(finding.rule for finding in static))
     match result.status:
         case Status.NOT_REACHED | Status.UNAVAILABLE:
@@ -154,6 +185,8 @@ def _stage(result: StageResult, report: Report, areas: dict[str, str]) -> StageC
         case Status.FAILED:
             if static:
                 return StageComparison(result.stage, Agreement.AGREE, rules)
+            if _MEMORY_TEXT.search(result.message):
+                return StageComparison(result.stage, Agreement.OPEN, (), "memory for the KV cache: no rule plans it")
             return StageComparison(result.stage, Agreement.DISAGREE, (), "vLLM stops here; no rule says so")
         case Status.OK:
             contradicted = [finding for finding in static if _contradicts(result.stage, finding, areas)]
@@ -172,7 +205,8 @@ def _stage(result: StageResult, report: Report, areas: dict[str, str]) -> StageC
 def _contradicts(stage: RehearsedStage, finding: Finding, areas: dict[str, str]) -> bool:
     """True when passing the stage says that the finding is wrong."""
     if stage not in _PARTIAL:
-        return True
+        # The API server's tokenizer is loaded beside the model; the rehearsal has a stand-in.
+        return areas.get(finding.rule, "") != "tokenizer" or stage is not RehearsedStage.MODEL_INIT
     if stage is RehearsedStage.FLASHMLA:
         return bool(_FLASHMLA_TEXT.search(finding.error))
     return areas.get(finding.rule, "") in _REHEARSED_AREAS.get(stage, frozenset())

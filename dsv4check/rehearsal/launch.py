@@ -11,21 +11,32 @@ from typing import Any, Final
 from dsv4check.deployment import Deployment, ServeFlags
 from dsv4check.errors import InputError
 from dsv4check.inputs.gpu import find_gpu
-from dsv4check.inputs.model import load_config_file
+from dsv4check.inputs.model import checkpoint_folders, load_config_file
+from dsv4check.inputs.tensors import Checkpoint, few_experts, fill_shapes, published_tensors, read_checkpoint
 from dsv4check.rehearsal.environment import RehearsalUnavailable
-from dsv4check.rehearsal.protocol import Launch, SimulatedDevice
+from dsv4check.rehearsal.protocol import Launch, SimulatedDevice, TensorRecord
 from dsv4check.request import Request
 
 SIMULATED: Final = ("7.0", "7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "10.3", "11.0", "12.0", "12.1")
 """Compute capabilities the child can pretend to have."""
+NO_CHECKPOINT: Final = "none"
+"""Instead of a checkpoint's path: weights are not loaded by name."""
 _DEFAULT_COUNT: Final = 8
 _MAX_FILE: Final = 1 << 20
 
 
-def build_launch(request: Request, deployment: Deployment, *, draft: str | None, stage_timeout: float) -> Launch:
+def build_launch(
+    request: Request,
+    deployment: Deployment,
+    *,
+    draft: str | None,
+    stage_timeout: float,
+    checkpoint: str | None = None,
+) -> Launch:
     """What the child needs to run ``deployment``.
 
-    ``draft`` names the model of ``--speculative-config``, where it has one of its own.
+    ``draft`` names the model of ``--speculative-config``, where it has one of its own. ``checkpoint`` is a path to
+    read the target's tensors from, or ``none``; by default they are looked for where the model is.
     Raises InputError without a GPU, RehearsalUnavailable for one that cannot be simulated.
     """
     models = _models(request, deployment, draft)
@@ -47,6 +58,7 @@ def build_launch(request: Request, deployment: Deployment, *, draft: str | None,
         device=_device(request),
         env=dict(deployment.env),
         models=models,
+        weights=tuple(_weights(request, deployment, name, checkpoint if name == names[0] else None) for name in names),
         files=tuple(files),
         stage_timeout=stage_timeout,
     )
@@ -88,6 +100,35 @@ def _models(request: Request, deployment: Deployment, draft: str | None) -> tupl
             return tuple(models)
         models.append((draft, config))
     return tuple(models)
+
+
+def _weights(
+    request: Request, deployment: Deployment, name: str, checkpoint: str | None
+) -> tuple[TensorRecord, ...] | None:
+    """What is in a model's checkpoint: the stated one, the one on this machine, or the published one.
+
+    None when that is not known, or when config.json is not the checkpoint's own.
+    """
+    found: Checkpoint | None = None
+    if checkpoint == NO_CHECKPOINT:
+        return None
+    if checkpoint is not None:
+        path = Path(checkpoint).expanduser()
+        found = read_checkpoint(path)
+        if found is None:
+            raise InputError(f"{path}: no safetensors file or index in it")
+    else:
+        for folder in checkpoint_folders(name, deployment.flags, deployment.env):
+            found = found or read_checkpoint(folder)
+    own_config = not (request.config_overrides or request.config_like or request.model_config)
+    published = published_tensors(name) if own_config else None
+    if found is None:
+        found = published
+    elif found.without_shape and published is not None:
+        found = fill_shapes(found, published)
+    if found is None:
+        return None
+    return tuple((key, tensor.dtype, tensor.shape) for key, tensor in few_experts(found.tensors).items())
 
 
 def _with_markers(word: str, names: list[str]) -> str:

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-PROTOCOL: Final = 1
+PROTOCOL: Final = 2
 """Raised whenever a message changes its meaning."""
 
 MAX_MESSAGE: Final = 4 << 20
@@ -26,6 +26,10 @@ class ProtocolError(Exception):
     """The other side did not keep to the protocol; the message says how."""
 
 
+TensorRecord = tuple[str, str, tuple[int, ...] | None]
+"""Name, dtype (as safetensors spells it) and shape of a checkpoint's tensor; no shape where only an index is known."""
+
+
 class RehearsedStage(StrEnum):
     """The stages that are rehearsed, in the order vLLM passes through them."""
 
@@ -34,9 +38,11 @@ class RehearsedStage(StrEnum):
     ENGINE_CONFIG = "engine-config"
     """The serve sub-command up to and with ``create_engine_config``."""
     MODEL_INIT = "model-init"
-    """The target model's module tree, on the meta device."""
+    """The worker takes its GPU; the target model's module tree, on the meta device."""
     DRAFT_INIT = "draft-init"
     """The drafter and its module tree; passes at once without speculative decoding."""
+    WEIGHT_LOAD = "weight-load"
+    """``load_weights`` of target and draft on a checkpoint's names, shapes and dtypes; no values."""
     KV_CACHE_INIT = "kv-cache-init"
     """Specs, planning, and a real allocation reshaped by the release's own model runner."""
     FLASHMLA = "flashmla-contract"
@@ -97,6 +103,8 @@ class Launch:
     env: Mapping[str, str] = field(default_factory=dict)
     models: tuple[tuple[str, Mapping[str, Any]], ...] = ()
     """(name, config.json) of the target and of a separate draft."""
+    weights: tuple[tuple[TensorRecord, ...] | None, ...] = ()
+    """Per model, what is in its checkpoint; None where that is not known."""
     files: tuple[tuple[str, str], ...] = ()
     """(name, text) of files the command reads (``--config``)."""
     stage_timeout: float = 120.0
@@ -188,11 +196,17 @@ def launch_from_json(data: Mapping[str, Any]) -> Launch:
             device=SimulatedDevice(**data["device"]),
             env=dict(data["env"]),
             models=tuple((name, config) for name, config in data["models"]),
+            weights=tuple(None if one is None else tuple(map(_tensor, one)) for one in data["weights"]),
             files=tuple((name, text) for name, text in data["files"]),
             stage_timeout=float(data["stage_timeout"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ProtocolError(f"not a launch: {error!r}") from None
+
+
+def _tensor(record: Any) -> TensorRecord:
+    name, dtype, shape = record
+    return str(name), str(dtype), None if shape is None else tuple(int(size) for size in shape)
 
 
 def result_from_json(message: Mapping[str, Any]) -> StageResult:

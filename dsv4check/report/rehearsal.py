@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -42,6 +42,7 @@ def rehearsal_blocks(item: RehearsalReport) -> Iterator[Block]:
     problem = item.rehearsal.failure or item.rehearsal.unavailable
     if problem is not None:
         yield from _problem_blocks(item, problem)
+    yield from _weight_blocks(item.rehearsal)
     yield from _decided_blocks(item.rehearsal)
     differing = [decision for decision in item.comparison.decisions if not decision.agrees]
     if item.comparison.disagreements or differing:
@@ -141,6 +142,38 @@ def _problem_blocks(item: RehearsalReport, problem: StageResult) -> Iterator[Blo
     yield Paragraph(f"described by: {reported}" if reported else "described by no rule that was reported", style="dim")
     if similar:
         yield Paragraph(f"the same text is known from: {similar} (not reported for this launch)", style="dim")
+
+
+def _weight_blocks(rehearsal: Rehearsal) -> Iterator[Block]:
+    """What became of the checkpoint's tensors: those nobody took are told even when vLLM says nothing."""
+    detail = rehearsal.result(RehearsedStage.WEIGHT_LOAD).detail
+    parts = [(part, detail[part]) for part in ("target", "draft") if part in detail]
+    if not parts:
+        return
+    incomplete = any(found["missing"] for _part, found in parts)
+    yield Heading("Weights by name", "warning" if incomplete else "")
+    for part, found in parts:
+        yield Paragraph(f"{part}: {found['loaded']:,} of {found['parameters']:,} parameters get a tensor")
+        if found["missing"]:
+            yield Paragraph(f"never loaded: {_listed(found['missing'])}", style="warning")
+        for one in found["refused"]:
+            yield Paragraph(f"refused: {one['tensor']}: {one['exception']}: {one['message']}")
+    for checkpoint in detail.get("checkpoints", ()):
+        without = f", {checkpoint['without_shape']:,} without a known shape" if checkpoint["without_shape"] else ""
+        said = f"{checkpoint['model']}: {checkpoint['tensors']:,} tensors (a few experts stand for all){without}"
+        yield Paragraph(said, style="dim")
+        if checkpoint["unused"]:
+            yield Paragraph(f"used by nobody: {_listed(checkpoint['unused'])}", style="dim")
+
+
+_LISTED: Final = 8
+
+
+def _listed(patterns: Mapping[str, int]) -> str:
+    """The first patterns with their counts, and how many more there are."""
+    shown = [f"{pattern} ({count})" for pattern, count in list(patterns.items())[:_LISTED]]
+    more = len(patterns) - len(shown)
+    return ", ".join(shown) + (f" and {more} more patterns" if more else "")
 
 
 def _decided_blocks(rehearsal: Rehearsal) -> Iterator[Block]:

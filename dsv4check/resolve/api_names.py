@@ -14,7 +14,7 @@ from dsv4check.resolve.flag_values import where
 def parser_problems(deployment: Deployment, section: Mapping[str, Any]) -> list[Problem]:
     """Names of tool parser, reasoning parser and tokenizer mode against the release's registries.
 
-    The first two are checked by ``validate_api_server_args`` before the engine is configured; a tokenizer
+    The tool parser is checked by ``validate_api_server_args`` before the engine is configured; a tokenizer
     mode is looked up when the tokenizer is loaded, while the engine starts. Headless nodes run no API server.
     """
     flags = deployment.flags
@@ -37,24 +37,7 @@ def parser_problems(deployment: Deployment, section: Mapping[str, Any]) -> list[
                 where(deployment, "tool_call_parser"),
             )
         )
-    reasoning = flags.values.get("reasoning_parser")
-    dest = "reasoning_parser"
-    if reasoning is None:
-        reasoning = flags.section("structured_outputs_config").get("reasoning_parser")
-        dest = "structured_outputs_config"
-    known = names["reasoning"].split()
-    if reasoning and not flags.given("reasoning_parser_plugin") and reasoning not in known:
-        error = f"invalid reasoning parser: {reasoning} (chose from {{ {','.join(known)} }})"
-        problems.append(
-            Problem(
-                "reasoning-parser-unknown",
-                Stage.ARGPARSE,
-                "KeyError",
-                error,
-                _name_data(deployment, "reasoning_parser", str(reasoning), known),
-                where(deployment, dest),
-            )
-        )
+    problems += _reasoning_parser(deployment, section)
     mode = flags.values.get("tokenizer_mode")
     known = names["tokenizer"].split()
     if mode is not None and mode not in known and flags.get("skip_tokenizer_init") is not True:
@@ -69,6 +52,37 @@ def parser_problems(deployment: Deployment, section: Mapping[str, Any]) -> list[
             )
         )
     return problems
+
+
+def _reasoning_parser(deployment: Deployment, section: Mapping[str, Any]) -> list[Problem]:
+    """The API server looks at ``--structured-outputs-config`` alone; ``ReasoningConfig`` looks its own parser up.
+
+    ``--reasoning-parser`` goes into that config, which asks the parser only for marks it was not given. Up to
+    0.27 the empty name it starts with is looked up too.
+    """
+    flags = deployment.flags
+    if flags.given("reasoning_parser_plugin"):
+        return []
+    known = section["parsers"]["reasoning"].split()
+    name = flags.section("structured_outputs_config").get("reasoning_parser")
+    if name and name not in known:
+        error = f"invalid reasoning parser: {name} (chose from {{ {','.join(known)} }})"
+        data = _name_data(deployment, "reasoning_parser", str(name), known)
+        origin = where(deployment, "structured_outputs_config")
+        return [Problem("reasoning-parser-unknown", Stage.ARGPARSE, "KeyError", error, data, origin)]
+    config = flags.section("reasoning_config")
+    given = flags.values.get("reasoning_parser")
+    name = given or config.get("reasoning_parser", "")
+    if not given and flags.values.get("reasoning_config") is None:
+        return []
+    if config.get("reasoning_start_str") and config.get("reasoning_end_str"):
+        return []
+    if name in known or (name == "" and not section["empty_reasoning_parser"]):
+        return []
+    error = f"Reasoning parser '{name}' not found. Available parsers: {', '.join(known)}"
+    data = _name_data(deployment, "reasoning_parser", str(name), known)
+    origin = where(deployment, "reasoning_parser" if given else "reasoning_config")
+    return [Problem("reasoning-parser-unknown", Stage.ENGINE_CONFIG, "KeyError", error, data, origin)]
 
 
 def _name_data(deployment: Deployment, dest: str, name: str, known: list[str]) -> dict[str, Any]:

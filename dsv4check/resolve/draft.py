@@ -246,8 +246,6 @@ def _mtp_weights(deployment: Deployment, draft: DraftModel) -> tuple[Problem, ..
     layers = draft.integer("num_hidden_layers")
     first = layers if layers is not None else "N"
     if draft.kind == "dspark":
-        if deployment.hardware.vendor == "intel":
-            return ()  # the XPU loader skips names it does not know
         return (
             _problem(
                 deployment,

@@ -15,8 +15,10 @@ from dsv4check.problems import Origin, Problem, Stage
 from dsv4check.releases.facts import ReleaseFacts
 from dsv4check.resolution import Parallelism
 from dsv4check.resolve.api_names import parser_problems
+from dsv4check.resolve.config_validators import validator_problems
 from dsv4check.resolve.environment import environment_problems
 from dsv4check.resolve.flag_values import config_problem, integer, where
+from dsv4check.resolve.json_values import json_value_problems
 from dsv4check.resolve.memory_limits import weight_problems
 from dsv4check.resolve.scheduler_limits import derived_length, scheduler_problems
 from dsv4check.resolve.startup_values import value_problems
@@ -35,10 +37,13 @@ def check_engine_config(deployment: Deployment, facts: ReleaseFacts, parallel: P
     return (
         *parser_problems(deployment, section),
         *value_problems(deployment, section),
+        *json_value_problems(deployment, section),
+        *validator_problems(deployment),
         *environment_problems(deployment, facts),
         *_ranges(deployment, section),
         *_model(deployment, section),
         *scheduler_problems(deployment, section, parallel),
+        *_lora_modalities(deployment),
         *_lora(deployment, section),
         *_exclusive(deployment),
         *_sampling(deployment, section, parallel),
@@ -47,9 +52,12 @@ def check_engine_config(deployment: Deployment, facts: ReleaseFacts, parallel: P
 
 
 def _ranges(deployment: Deployment, section: Mapping[str, Any]) -> list[Problem]:
-    """Flags whose value lies outside the bounds of the config field they become."""
+    """Flags whose value lies outside the bounds of the config field they become; LoRA's only where it is enabled."""
     problems: list[Problem] = []
+    lora = deployment.flags.get("enable_lora") is True
     for dest, bound in section["bounds"].items():
+        if bound["class"] == "LoRAConfig" and not lora:
+            continue
         value = deployment.flags.values.get(dest)
         if not isinstance(value, (int, float)) or isinstance(value, bool):
             continue
@@ -142,6 +150,16 @@ def _too_long(deployment: Deployment, asked: int, derived: float, limit: Any, or
     return config_problem("max-model-len-too-long", error, data, origin)
 
 
+def _lora_modalities(deployment: Deployment) -> list[Problem]:
+    """Adapters by modality need a multimodal model, whether LoRA is enabled or not."""
+    multimodal = "vision_config" in deployment.model.raw or deployment.model.family == "deepseek_v41"
+    if multimodal or not deployment.flags.values.get("default_mm_loras"):
+        return []
+    error = "Default modality-specific LoRA(s) were provided for a non multimodal model"
+    origin = where(deployment, "default_mm_loras")
+    return [Problem("lora-default-mm", Stage.ENGINE_CONFIG, "ValueError", error, {}, origin)]
+
+
 def _lora(deployment: Deployment, section: Mapping[str, Any]) -> list[Problem]:
     """LoRA: supported by the V4 class or not, and the sizes of the adapter pool."""
     flags = deployment.flags
@@ -155,11 +173,6 @@ def _lora(deployment: Deployment, section: Mapping[str, Any]) -> list[Problem]:
         data = {"cpu": cpu, "loras": loras}
         problems.append(config_problem("lora-cpu-pool", error, data, where(deployment, "max_cpu_loras")))
     problems += _lora_budget(deployment, origin)
-    multimodal = "vision_config" in deployment.model.raw or deployment.model.family == "deepseek_v41"
-    if flags.values.get("default_mm_loras") and not multimodal:
-        error = "Default modality-specific LoRA(s) were provided for a non multimodal model"
-        at = where(deployment, "default_mm_loras")
-        problems.append(Problem("lora-default-mm", Stage.ENGINE_CONFIG, "ValueError", error, {}, at))
     if deployment.hardware.vendor not in (None, "nvidia"):
         return problems
     if deployment.model.family == "deepseek_v41":

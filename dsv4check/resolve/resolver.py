@@ -46,7 +46,7 @@ def resolve(deployment: Deployment, facts: ReleaseFacts) -> Resolution:
     problems += found
     runner, found = resolve_runner(deployment, facts, draft, parallel)
     problems += found
-    problems += routed_expert_problems(deployment, facts, parallel, runner)
+    problems += routed_expert_problems(deployment, facts, draft, parallel, runner)
     problems += replay_problems(deployment, facts, draft, runner)
     problems += check_engine_config(deployment, facts, parallel)
     found, connector_facts = check_connectors(deployment, facts, parallel)

@@ -1,7 +1,9 @@
 """``--enable-return-routed-experts``: what may not be combined with it (``config/vllm.py``).
 
-Nothing is refused up to 0.21; up to 0.30 the checks stand in ``VllmConfig.__post_init__``, from 0.31 on in
-``_verify_aux_output_compatibility``, which also wants the V2 runner and prefix caching.
+Nothing is refused in 0.20; 0.21 lists what is "not yet validated" (``_validate_return_routed_experts``), async
+scheduling included, which is on unless it is switched off. From 0.22 to 0.30 the checks stand in
+``VllmConfig.__post_init__``, from 0.31 on in ``_verify_aux_output_compatibility``, which also wants the V2 runner and
+prefix caching.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from typing import Any
 from dsv4check.deployment import Deployment
 from dsv4check.problems import Problem
 from dsv4check.releases.facts import ReleaseFacts
-from dsv4check.resolution import Parallelism, Runner
+from dsv4check.resolution import Draft, Parallelism, Runner
 from dsv4check.resolve.flag_values import config_problem, where
 from dsv4check.resolve.kv_connector import connector_names, find_connector
 
@@ -21,18 +23,55 @@ _WITH = "--enable-return-routed-experts is incompatible with "
 
 
 def routed_expert_problems(
-    deployment: Deployment, facts: ReleaseFacts, parallel: Parallelism, runner: Runner
+    deployment: Deployment, facts: ReleaseFacts, draft: Draft, parallel: Parallelism, runner: Runner
 ) -> list[Problem]:
     """The first refusal of the release; facts from ``engine_config.routed_experts``."""
     rules: Mapping[str, Any] = facts.section("engine_config").get("routed_experts") or {}
     if not rules or deployment.flags.get("enable_return_routed_experts") is not True:
         return []
-    found = _first(deployment, facts, parallel, runner, rules)
+    if rules["checks"] == "unvalidated":
+        found = _unvalidated(deployment, facts, draft, parallel)
+    else:
+        found = _first(deployment, facts, parallel, runner, rules)
     if found is None:
         return []
     error, other, dest = found
     data = {"other": other, "dest": dest, "reason": error}
     return [config_problem("routed-experts-refused", error, data, where(deployment, "enable_return_routed_experts"))]
+
+
+def _unvalidated(
+    deployment: Deployment, facts: ReleaseFacts, draft: Draft, parallel: Parallelism
+) -> tuple[str, str, str] | None:
+    """(error, what it meets, the flag of that) of 0.21, which names everything at once."""
+    sizes = (
+        ("pipeline parallelism", "pipeline_parallel_size", parallel.pipeline),
+        ("prefill context parallelism", "prefill_context_parallel_size", parallel.prefill_context),
+        ("decode context parallelism", "decode_context_parallel_size", parallel.decode_context),
+    )
+    met = [(f"{words} ({dest}={size})", words, dest) for words, dest, size in sizes if size > 1]
+    if _async_scheduling(deployment, facts, draft):
+        met.append(("async scheduling", "async scheduling", "async_scheduling"))
+    if not met:
+        return None
+    error = (
+        f"--enable-return-routed-experts is not yet validated with: {', '.join(text for text, _, _ in met)}. "
+        "Disable these features or omit --enable-return-routed-experts."
+    )
+    return error, " and ".join(words for _, words, _ in met), met[0][2]
+
+
+def _async_scheduling(deployment: Deployment, facts: ReleaseFacts, draft: Draft) -> bool:
+    """On when asked for, and when nothing is said unless the draft or the executor cannot have it."""
+    flags = deployment.flags
+    asked = flags.get("async_scheduling")
+    if asked is not None:
+        return asked is True
+    executor = flags.get("distributed_executor_backend")
+    if executor not in (None, "mp", "uni", "external_launcher") or flags.get("data_parallel_backend") == "ray":
+        return False
+    refused: list[str] = facts.section("runner")["async"]["refused_methods"]
+    return draft.method not in refused and draft.config.get("disable_padded_drafter_batch") is not True
 
 
 def _first(

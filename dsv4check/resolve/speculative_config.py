@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dsv4check.deployment import Deployment
+from dsv4check.inputs.checkpoint import bundled_config, find_published
 from dsv4check.problems import Problem, Stage
 from dsv4check.records import dataclass, field
 from dsv4check.releases.facts import ReleaseFacts
@@ -76,6 +77,16 @@ class DraftModel:
         """True only when the config is known not to have the field."""
         value = self.get(key, None)
         return value is None
+
+
+def _published_text(name: str) -> Mapping[str, Any] | None:
+    """The config section of a published checkpoint; None for others, and where our config is only assumed."""
+    entry = find_published(name)
+    if entry is None or entry.trust == "assumed":
+        return None
+    config = bundled_config(entry.id)
+    inner = config.get("text_config")
+    return inner if isinstance(inner, Mapping) else config
 
 
 @dataclass(slots=True)
@@ -218,7 +229,7 @@ class _Builder:
         if model.lower() == target.name.lower() or model == target.known_id:
             return DraftModel(model, True, target.family, target.draft_kind, target.text, hidden)
         family, kind = PUBLISHED.get(model.rstrip("/").rsplit("/", 1)[-1].lower(), (None, None))
-        return DraftModel(model, False, family, kind, None)
+        return DraftModel(model, False, family, kind, _published_text(model))
 
     def _detected_method(self, draft: DraftModel) -> str | None:
         asked = self.config.method

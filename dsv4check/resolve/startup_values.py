@@ -62,9 +62,10 @@ def _hf_overrides(deployment: Deployment) -> list[Problem]:
 
 def _model_classes(deployment: Deployment) -> list[Problem]:
     """``--model-class-overrides`` (0.25 and later): architecture -> ``module:class``, registered at once."""
-    value = deployment.flags.values.get("model_class_overrides")
-    origin = where(deployment, "model_class_overrides")
-    if value is None:
+    dest = "model_class_overrides"
+    value = deployment.flags.values.get(dest)
+    origin = where(deployment, dest)
+    if not deployment.flags.given(dest) or dest not in deployment.flags.values:
         return []
     if not isinstance(value, Mapping):
         error = "1 validation error for ModelConfig\nmodel_class_overrides\n  Input should be a valid dictionary"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -117,7 +118,7 @@ def strings(node: ast.AST) -> list[str]:
 
     def visit(item: ast.AST) -> None:
         if isinstance(item, ast.JoinedStr):
-            found.append("".join(part.value if isinstance(part, ast.Constant) else "{}" for part in item.values))
+            found.append("".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in item.values))
             return
         if isinstance(item, ast.Constant) and isinstance(item.value, str):
             found.append(item.value)
@@ -145,3 +146,56 @@ def raises(node: ast.AST) -> list[tuple[str, str]]:
         elif isinstance(item, ast.Assert):
             found.append((item.lineno, "AssertionError", "".join(strings(item.msg)[:1]) if item.msg else ""))
     return [(name, text) for _line, name, text in sorted(found)]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A ``raise`` or ``assert``: its nearest condition as text, its exception, the fixed parts of its message."""
+
+    test: str
+    exception: str
+    message: str
+
+
+def refusals(node: ast.AST) -> list[Refusal]:
+    """Every refusal of a piece of code in order, with the condition of the ``if`` around it (or the asserted one)."""
+    found: list[Refusal] = []
+
+    def visit(item: ast.AST, test: str) -> None:
+        if isinstance(item, ast.Raise) and isinstance(item.exc, ast.Call):
+            found.append(Refusal(test, ast.unparse(item.exc.func), "".join(strings(item.exc)[:1])))
+        elif isinstance(item, ast.Assert):
+            message = "".join(strings(item.msg)[:1]) if item.msg is not None else ""
+            found.append(Refusal(ast.unparse(item.test), "AssertionError", message))
+        elif isinstance(item, ast.If):
+            for child in item.body:
+                visit(child, ast.unparse(item.test))
+            for child in item.orelse:
+                visit(child, f"not ({ast.unparse(item.test)})")
+        else:
+            for part in ast.iter_child_nodes(item):
+                visit(part, test)
+
+    visit(node, "")
+    return found
+
+
+def refusal(node: ast.AST, part: str) -> Refusal | None:
+    """The first refusal whose message contains ``part``; None when there is none."""
+    return next((item for item in refusals(node) if part in item.message), None)
+
+
+def ancestors(source: Source, path: str, name: str) -> set[str]:
+    """Names of all classes that a class derives from, as far as the same file tells."""
+    found: set[str] = set()
+    waiting = [name]
+    while waiting:
+        node = source.find(path, waiting.pop())
+        if not isinstance(node, ast.ClassDef):
+            continue
+        for base in node.bases:
+            title = ast.unparse(base).split("[")[0].rsplit(".", 1)[-1]
+            if title not in found:
+                found.add(title)
+                waiting.append(title)
+    return found

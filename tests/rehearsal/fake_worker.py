@@ -14,11 +14,11 @@ import time
 from pathlib import Path
 
 MODE = Path(__file__).stem
-STAGES = ["argparse", "engine-config", "model-init", "draft-init", "kv-cache-init", "flashmla-contract"]
+STAGES = ["argparse", "engine-config", "model-init", "draft-init", "weight-load", "kv-cache-init", "flashmla-contract"]
 
 
 def say(kind: str, **content: object) -> None:
-    print(json.dumps({"protocol": 1, "type": kind, **content}), flush=True)
+    print(json.dumps({"protocol": 2, "type": kind, **content}), flush=True)
 
 
 def result(identity: int, stage: str, status: str = "ok", **more: object) -> None:

@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from fake_tree import NEEDED, beside, tree
 
 from dsv4check.errors import InputError
 from dsv4check.rehearsal.environment import RehearsalUnavailable, child_variables, find_environment
+from tests.rehearsal.fake_tree import NEEDED, beside, tree
 
 
 def test_an_unpacked_tree_with_all_it_needs(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,10 @@ FLASH = "deepseek-ai/DeepSeek-V4-Flash"
 DSPARK = "deepseek-ai/DeepSeek-V4-Flash-DSpark"
 
 
-def made(command: str, draft: str | None = None, **options: object) -> Launch:
+def made(command: str, draft: str | None = None, checkpoint: str | None = None, **options: object) -> Launch:
     request = read_request(command, **{"gpu": "H200", "gpus": 8, "vllm": "0.29.0", **options})  # type: ignore[arg-type]
-    return build_launch(request, build_deployment(request), draft=draft, stage_timeout=10)
+    deployment = build_deployment(request)
+    return build_launch(request, deployment, draft=draft, stage_timeout=10, checkpoint=checkpoint)
 
 
 def test_the_positional_model_becomes_a_marker_and_its_config_goes_along() -> None:
@@ -60,6 +62,35 @@ def test_a_config_file_goes_along_with_the_model_replaced(tmp_path: Path) -> Non
     launch = made(f"vllm serve --config {file}")
     assert launch.argv == ("--config", "{file:0}")
     assert launch.files == ((str(file), "model: '{model:0}'\ntensor-parallel-size: 8\n"),)
+
+
+def weights_of(command: str, **options: object) -> tuple[int | None, ...]:
+    return tuple(None if one is None else len(one) for one in made(command, **options).weights)
+
+
+def test_published_tensors_go_along_with_a_few_experts() -> None:
+    launch = made(f"vllm serve {FLASH}")
+    assert launch.weights[0] is not None
+    names = {name for name, _dtype, _shape in launch.weights[0]}
+    assert {"embed.weight", "mtp.0.e_proj.weight", "layers.42.ffn.experts.255.w2.scale"} <= names
+    assert "layers.42.ffn.experts.100.w2.scale" not in names
+
+
+def test_a_config_that_is_not_the_checkpoint_s_own_says_nothing_about_tensors(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(dict(made(f"vllm serve {FLASH}").models[0][1])), encoding="utf-8")
+    assert weights_of(f"vllm serve {FLASH}", model_config=str(tmp_path)) == (None,)
+    assert weights_of(f"vllm serve {tmp_path}") == (None,)
+
+
+def test_the_checkpoint_on_disk_goes_before_the_published_names(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(dict(made(f"vllm serve {FLASH}").models[0][1])), encoding="utf-8")
+    header = b'{"norm.weight":{"dtype":"BF16","shape":[4096],"data_offsets":[0,8192]}}'
+    (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    assert made(f"vllm serve {tmp_path}").weights == ((("norm.weight", "BF16", (4096,)),),)
+    assert made(f"vllm serve {FLASH}", checkpoint=str(tmp_path)).weights == ((("norm.weight", "BF16", (4096,)),),)
+    assert made(f"vllm serve {tmp_path}", checkpoint="none").weights == (None,)
+    with pytest.raises(InputError, match="no such file"):
+        made(f"vllm serve {FLASH}", checkpoint=str(tmp_path / "nothing"))
 
 
 def test_the_device_is_the_catalogue_entry() -> None:

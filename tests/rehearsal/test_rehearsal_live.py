@@ -38,7 +38,7 @@ def rehearse() -> Iterator[Rehearse]:
     """Rehearses flags on a release, and checks that the rules agree. One session is open at a time."""
     sessions: dict[str, RehearsalSession] = {}
 
-    def run(release: str, flags: str, gpu: str = "H200", agree: bool = True) -> Rehearsal:
+    def run(release: str, flags: str, gpu: str = "H200", agree: bool = True, model: str = FLASH) -> Rehearsal:
         tree = Path(str(TREES)) / release
         if not (tree / "vllm").is_dir():
             pytest.skip(f"{tree} is not there")
@@ -47,7 +47,7 @@ def rehearse() -> Iterator[Rehearse]:
                 open_session.close()
             sessions.clear()
             sessions[release] = RehearsalSession(find_environment(PYTHON, str(tree)))
-        request = read_request(f"vllm serve {FLASH} -tp 8 {flags}", gpu=gpu, gpus=8)
+        request = read_request(f"vllm serve {model} -tp 8 {flags}", gpu=gpu, gpus=8)
         request = for_environment(request, sessions[release].environment.vllm)
         report = check_request(request, load_rules(), fixes=False)
         draft = report.resolution.draft.config.get("model") if report.resolution.draft is not None else None
@@ -158,7 +158,41 @@ class Test030:
         assert rehearsal.result(RehearsedStage.KV_CACHE_INIT).detail["cache_dtype"] == "fp8_ds_mla"
 
 
+MTP = '--speculative-config \'{"method":"mtp","num_speculative_tokens":1}\''
+DSPARK = '--speculative-config \'{"method":"dspark","num_speculative_tokens":5}\''
+
+
+def loaded(rehearsal: Rehearsal, part: str) -> tuple[int, int]:
+    """Parameters that got a tensor, and all of them."""
+    found = rehearsal.result(RehearsedStage.WEIGHT_LOAD).detail[part]
+    assert not found["refused"]
+    return found["loaded"], found["parameters"]
+
+
 class Test033:
+    def test_every_parameter_of_target_and_draft_is_loaded_by_name(self, rehearse: Rehearse) -> None:
+        rehearsal = rehearse("0.33.0", f"--kv-cache-dtype fp8 {MTP}")
+        assert loaded(rehearsal, "target") == (1502, 1502)
+        assert loaded(rehearsal, "draft") == (39, 39)
+        assert rehearsal.result(RehearsedStage.WEIGHT_LOAD).detail["checkpoints"][0]["unused"] == {}
+
+    def test_dspark_over_two_pipeline_stages(self, rehearse: Rehearse) -> None:
+        rehearsal = rehearse("0.33.0", f"-tp 4 -pp 2 --kv-cache-dtype fp8 {DSPARK}", model=f"{FLASH}-0731")
+        assert rehearsal.failure is None
+        assert loaded(rehearsal, "target") == (1506, 1506)
+        assert loaded(rehearsal, "draft") == (99, 99)
+
+    def test_mtp_on_a_dspark_checkpoint(self, rehearse: Rehearse) -> None:
+        rehearsal = rehearse("0.33.0", f"--kv-cache-dtype fp8 {MTP}", model=f"{FLASH}-0731")
+        said = "'model.layers.43.mtp_block.main_proj.weight'"
+        assert failure(rehearsal) == ("weight-load", "KeyError", said)
+        found = rehearsal.result(RehearsedStage.WEIGHT_LOAD).detail
+        assert [one["tensor"] for one in found["draft"]["refused"]] == [
+            "mtp.0.main_proj.weight",
+            "mtp.0.main_proj.scale",
+            "mtp.0.main_norm.weight",
+        ]
+
     def test_swa_and_main_caches_are_views_of_584_bytes(self, rehearse: Rehearse) -> None:
         rehearsal = rehearse("0.33.0", "--kv-cache-dtype fp8")
         check_packed_views(rehearsal)

@@ -27,6 +27,7 @@ def test_a_launch_survives_the_wire() -> None:
         SimulatedDevice("10.3", "NVIDIA B300 SXM6 AC", 4, 275040),
         env={"A": "ü\n"},
         models=(("deepseek-ai/DeepSeek-V4-Flash", {"compress_ratios": [0, 4]}),),
+        weights=((("embed.weight", "BF16", (129280, 4096)), ("norm.weight", "", None)), None),
         files=(("c.yaml", "tensor-parallel-size: 8\n"),),
         stage_timeout=3.5,
     )

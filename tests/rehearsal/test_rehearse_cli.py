@@ -8,12 +8,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from fake_tree import NEEDED, beside, tree
 from typer.testing import CliRunner, Result
 
 from dsv4check.cli.main import app
 from dsv4check.errors import InputError
 from dsv4check.rehearsal import parent
+from tests.rehearsal.fake_tree import NEEDED, beside, tree
 
 FLASH = "deepseek-ai/DeepSeek-V4-Flash"
 COMMAND = ["--gpu", "H200", "--gpus", "8", "--", "vllm", "serve", FLASH, "-tp", "8"]

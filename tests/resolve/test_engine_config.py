@@ -54,6 +54,11 @@ def test_yarn_factor_decides_before_0_30_only() -> None:
     assert codes("0.30.0", flags, config=config) == set()
 
 
+def test_the_size_of_an_adapter_pool_counts_only_with_lora() -> None:
+    assert codes("0.33.0", {"max_loras": 0}) == set()
+    assert "value-out-of-range" in codes("0.33.0", {"max_loras": 0, "enable_lora": True})
+
+
 @pytest.mark.parametrize("length", [-1, None])
 def test_automatic_context_is_fine(length: int | None) -> None:
     assert codes("0.28.0", {} if length is None else {"max_model_len": length}) == set()
@@ -69,6 +74,7 @@ def test_automatic_context_is_fine(length: int | None) -> None:
         ({"max_model_len": 0}, "max-model-len-zero"),
         ({"gpu_memory_utilization": 95.0}, "value-out-of-range"),
         ({"gpu_memory_utilization": 0.0}, "value-out-of-range"),
+        ({"mamba_block_size": 0}, "value-out-of-range"),
         (
             {"cudagraph_capture_sizes": [1, 2], "compilation_config": {"cudagraph_capture_sizes": [1]}},
             "setting-said-twice",

@@ -147,6 +147,18 @@ def test_routed_experts() -> None:
     assert "EN023" not in found("0.33.0", flag, "--kv-transfer-config", offload)
 
 
+def test_routed_experts_of_0_21_go_without_async_scheduling() -> None:
+    flag = "--enable-return-routed-experts"
+    assert found("0.20.2", flag) == {}
+    assert found("0.21.0", flag)["EN023"] is Stage.ENGINE_CONFIG
+    assert found("0.21.0", flag, "--no-async-scheduling") == {}
+    assert "EN023" not in found("0.21.0", flag, "--distributed-executor-backend", "ray")
+    ngram = '{"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 4}'
+    assert "EN023" not in found("0.21.0", flag, "--speculative-config", ngram)
+    pipeline = ("-tp", "4", "-pp", "2", "--kv-cache-dtype", "fp8")
+    assert "EN023" in found("0.21.0", flag, "--no-async-scheduling", base=pipeline)
+
+
 def test_v41_has_no_lora_and_few_hash_heads() -> None:
     base = ("-tp", "8")
     assert found("0.33.0", "--enable-lora", model=V41, base=base) == {"VX008": Stage.ENGINE_CONFIG}

@@ -61,6 +61,7 @@ class Worker:
         self._scratch = scratch
         self._absent = absent
         self._caches: list[Any] = []
+        self._imported: set[str] = set()
 
     def serve(self, source: BinaryIO) -> None:
         """One launch a line."""
@@ -80,6 +81,8 @@ class Worker:
 
     def _launch(self, identity: Any, launch: Any) -> None:
         """Fork, let the launch's process speak, and say how it ended if it could not."""
+        for _name, config in launch.models:
+            self._import_architectures(config.get("architectures"))
         self._collect_caches()
         reading, writing = os.pipe()
         process = os.fork()
@@ -127,6 +130,12 @@ class Worker:
         names = [name for name in sys.modules if name not in before and name.startswith(_PREFIXES)]
         os.write(learned, json.dumps(names).encode())
         return 0
+
+    def _import_architectures(self, architectures: Any) -> None:
+        wanted = tuple(item for item in architectures or () if isinstance(item, str) and item not in self._imported)
+        if wanted:
+            self._imported.update(wanted)
+            simulation.import_model(wanted)
 
     def _import(self, names: list[str]) -> None:
         """Import what a launch had to import, so that the next ones need not."""

@@ -6,10 +6,15 @@ import contextlib
 import importlib
 import inspect
 import sys
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from .failures import HarnessLimit
+from .failures import HarnessLimit, RepeatedCheck
+from .weights import Built
+
+_BUILT: list[Built] = []
+"""Models of this process in the order in which they were built."""
 
 
 @contextlib.contextmanager
@@ -28,7 +33,7 @@ def meta_platform() -> Iterator[None]:
         torch.set_default_dtype(dtype)
 
 
-def build_target(config: Any) -> Any:
+def build_target(config: Any) -> Built:
     """The target model of a VllmConfig. Raises what its constructors raise.
 
     Everything must run under ``set_current_vllm_config`` and :func:`meta_platform`.
@@ -36,10 +41,11 @@ def build_target(config: Any) -> Any:
     importlib.import_module("vllm.model_executor.model_loader")
     from vllm.model_executor.model_loader.utils import get_model_architecture
 
-    _patch()
+    _patch(config)
     get_model_architecture(config.model_config)  # imports the model's modules
-    _patch()
-    return _get_model(vllm_config=config)
+    _patch(config)
+    _get_model(vllm_config=config)
+    return _BUILT[-1]
 
 
 def describe_target(model: Any) -> dict[str, Any]:
@@ -60,14 +66,14 @@ def describe_target(model: Any) -> dict[str, Any]:
         "model_class": f"{type(model).__module__}.{type(model).__name__}",
         "cache_layers": attention,
         "experts": sorted(experts),
-        "parameter_bytes": parameter_bytes(model),
+        "parameter_bytes": held_bytes(model),
     }
 
 
 _MOE_CHOICES = ("mxfp4_backend", "nvfp4_backend", "fp8_backend")
 
 
-def parameter_bytes(model: Any) -> int:
+def held_bytes(model: Any) -> int:
     """Bytes of this rank's parameters, before any processing after loading."""
     return sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
 
@@ -77,15 +83,18 @@ def check_lora(config: Any, model: Any) -> None:
     from vllm.model_executor.models.interfaces import supports_lora
 
     if config.lora_config is not None and not supports_lora(model):
-        raise ValueError(f"{type(model).__name__} does not support LoRA yet.")
+        message = f"{type(model).__name__} does not support LoRA yet."
+        raise RepeatedCheck(message, "v1/worker/lora_model_runner_mixin.py:load_lora_model")
 
 
-def build_draft(config: Any, target: Any, v2_runner: bool) -> dict[str, Any]:
-    """Set the drafter up the way the runner does and build its model; describes what was built."""
+def build_draft(config: Any, target: Any, v2_runner: bool) -> tuple[dict[str, Any], Built | None]:
+    """Set the drafter up the way the runner does and build its model: a description, and the model if it has one."""
     speculative = config.speculative_config
     if speculative is None:
-        return {}
-    return _v2_draft(config, target) if v2_runner else _v1_draft(config, speculative)
+        return {}, None
+    before = len(_BUILT)
+    described = _v2_draft(config, target) if v2_runner else _v1_draft(config, speculative)
+    return described, _BUILT[-1] if len(_BUILT) > before else None
 
 
 def _v2_draft(config: Any, target: Any) -> dict[str, Any]:
@@ -98,7 +107,7 @@ def _v2_draft(config: Any, target: Any) -> dict[str, Any]:
     extra = {"req_states": None} if "req_states" in inspect.signature(make).parameters else {}
     speculator = make(config, torch.device("meta"), **extra)
     described = {"drafter": type(speculator).__name__}
-    _patch()
+    _patch(config)
     if hasattr(speculator, "load_model"):
         speculator.load_model(target)
         described["draft_class"] = _path(speculator.model)
@@ -134,7 +143,7 @@ def _v1_draft(config: Any, speculative: Any) -> dict[str, Any]:
     proposer.draft_model_config = speculative.draft_model_config
     proposer.device = torch.device("meta")
     proposer.method = method
-    _patch()
+    _patch(config)
     if hasattr(proposer, "_get_model"):
         model = proposer._get_model()
     else:
@@ -155,10 +164,43 @@ def _get_model(
     from vllm.model_executor.model_loader.utils import initialize_model
     from vllm.utils.torch_utils import set_default_torch_dtype
 
-    get_model_loader(load_config or vllm_config.load_config)
+    loader = get_model_loader(load_config or vllm_config.load_config)
     model_config = model_config or vllm_config.model_config
-    with set_default_torch_dtype(model_config.dtype), torch.device("meta"):
-        return initialize_model(vllm_config=vllm_config, model_config=model_config, prefix=prefix)
+    with _quick_attributes(), set_default_torch_dtype(model_config.dtype), torch.device("meta"):
+        model = initialize_model(vllm_config=vllm_config, model_config=model_config, prefix=prefix)
+    _BUILT.append(Built(loader, model, model_config))
+    return model
+
+
+@contextlib.contextmanager
+def _quick_attributes() -> Iterator[None]:
+    """Plain values reach a module's ``__dict__`` at once; torch first asks of each whether it is a parameter.
+
+    What torch does with the name of a parameter, a buffer or a child stays with torch.
+    """
+    import torch
+
+    module: Any = torch.nn.Module
+    original = module.__setattr__
+    plain = frozenset({bool, int, float, str, type(None), tuple, list, dict, set, torch.dtype, types.FunctionType})
+
+    def assign(self: Any, name: str, value: Any) -> None:
+        if type(value) in plain:
+            members = self.__dict__
+            try:
+                known = name in members["_parameters"] or name in members["_buffers"] or name in members["_modules"]
+            except KeyError:  # before Module.__init__: torch has an error for some of these
+                known = True
+            if not known:
+                members[name] = value
+                return
+        original(self, name, value)
+
+    module.__setattr__ = assign
+    try:
+        yield
+    finally:
+        module.__setattr__ = original
 
 
 def _yes(*_args: Any, **_kwargs: Any) -> bool:
@@ -177,11 +219,20 @@ def _on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _patch() -> None:
+def _patch(config: Any) -> None:
     """Stand-ins for functions that modules have imported by name. Called again after modules were imported."""
     replacements: dict[str, Callable[[Any], Any]] = {
+        # Book-keeping for weight updates at run time, a quarter of the time of building a model.
+        "record_metadata_for_reloading": lambda _original: _yes,
         "has_deep_gemm": lambda _original: _yes,
         "determine_expert_map": _on_cpu,
+        # V4.1 hashes n-grams of compressed token ids; how many there are follows from the real tokenizer.
+        "build_compressed_token_map": lambda _original: (
+            lambda tokenizer: (
+                [0] * len(tokenizer),
+                getattr(config.model_config.hf_text_config, "engram_compressed_vocab_size", 0),
+            )
+        ),
         "get_model": lambda original: (
             _get_model
             if getattr(original, "__module__", "").startswith("vllm.model_executor.model_loader")

@@ -33,6 +33,9 @@ _LIMITS = re.compile(
             r"outgoing traffic has been disabled",
             r"couldn't connect to 'https://huggingface",
             r"No such file or directory: '(nvcc|ptxas)",
+            r"Couldn't instantiate the backend tokenizer",
+            r"pin_memory|pinned memory",
+            r"requires [\w-]+ package",
         )
     ),
     re.IGNORECASE,
@@ -45,6 +48,14 @@ _LIMIT_TYPES = frozenset(
 
 class HarnessLimit(RuntimeError):
     """The rehearsal cannot go on here: a stub was called, or vLLM no longer has what is stubbed."""
+
+
+class RepeatedCheck(ValueError):
+    """A refusal of vLLM whose check stands where the rehearsal does not get, and is therefore made here."""
+
+    def __init__(self, message: str, where: str) -> None:
+        super().__init__(message)
+        self.where = where
 
 
 @dataclass(frozen=True)
@@ -61,6 +72,8 @@ class Failure:
 
 def read_failure(error: BaseException, absent: frozenset[str] = frozenset()) -> Failure:
     """Say what an exception means. ``absent`` names packages that vLLM would like and that are not installed."""
+    if isinstance(error, RepeatedCheck):
+        return Failure(True, "ValueError", str(error), error.where)
     where = deepest_frame(error)
     name = type(error).__name__
     text = message_of(error)

@@ -13,6 +13,8 @@ STATE_BYTES = 584
 """448 fp8 NoPE + 128 (64 bfloat16 RoPE) + 7 UE8M0 scales + 1 unused."""
 PAGE_ALIGNMENT = 576
 HEAD_SIZE = 512
+OTHER_LAYOUTS = ("nvfp4_ds_mla",)
+"""Packed caches of other kernels: V4.1's mega attention."""
 
 _SHAPE = "kv must have shape (num_blocks, page_block_size, h_kv, bytes_per_token)"
 _BLOCK = "The whole block must be contiguous when is_fp8_cache is True for kv cache"
@@ -28,7 +30,9 @@ def packed_caches(specs: dict[str, Any], backends: dict[str, str]) -> list[str]:
     return [
         name
         for name, spec in specs.items()
-        if getattr(spec, "head_size", None) == HEAD_SIZE and str(getattr(spec, "dtype", "")) == "torch.uint8"
+        if getattr(spec, "head_size", None) == HEAD_SIZE
+        and str(getattr(spec, "dtype", "")) == "torch.uint8"
+        and getattr(spec, "cache_dtype_str", None) not in OTHER_LAYOUTS
     ]
 
 

@@ -44,10 +44,10 @@ def start_process_group() -> None:
         dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=_LARGEST)
 
 
-def install(config: Any) -> dict[str, int]:
+def install(config: Any, stage: int = 0) -> dict[str, int]:
     """Set vLLM's groups for a launch; returns their sizes.
 
-    The rank is 0 in every group, except that with a draft it is the last pipeline stage, which builds the draft.
+    ``stage`` is the rank among the pipeline stages; in every other group the rank is 0.
     """
     import vllm.distributed.parallel_state as state
 
@@ -73,6 +73,5 @@ def install(config: Any) -> dict[str, int]:
     for name, size in sizes.items():
         if name in ("_WORLD", "_TP", "_PP") and not hasattr(state, name):
             raise HarnessLimit(f"vllm.distributed.parallel_state has no {name} any more")
-        last = name == "_PP" and config.speculative_config is not None
-        setattr(state, name, StandInGroup(size, size - 1 if last else 0))
+        setattr(state, name, StandInGroup(size, stage if name == "_PP" else 0))
     return {name.strip("_").lower(): size for name, size in sizes.items()}

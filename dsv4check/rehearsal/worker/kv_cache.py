@@ -26,36 +26,36 @@ _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 class Planned(BaseException):
     """The engine core has handed its plan to the workers."""
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, configs: list[Any]) -> None:
         super().__init__("planned")
-        self.config = config
+        self.configs = configs
 
 
-class _Worker:
-    """A worker of the engine: answers the calls the engine core makes while it plans."""
+class _Workers:
+    """The workers of the engine: they answer the calls the engine core makes while it plans, a list item each."""
 
     stand_in = True
 
-    def __init__(self, config: Any, specs: dict[str, Any], memory: int) -> None:
+    def __init__(self, config: Any, specs: list[dict[str, Any]], memory: list[int]) -> None:
         base = importlib.import_module("vllm.v1.worker.worker_base").WorkerBase
         self.vllm_config = config
         self._base = base
         self._specs = specs
         self._memory = memory
 
-    def call(self, method: str, args: tuple[Any, ...]) -> Any:
-        """Run one of the worker's methods."""
+    def call(self, method: str, args: tuple[Any, ...]) -> list[Any]:
+        """Run one of the workers' methods; one answer per worker."""
         match method:
             case "get_kv_cache_spec":
                 return self._specs
             case "determine_available_memory":
                 return self._memory
             case "update_max_model_len":
-                return None
+                return [None] * len(self._specs)
             case "initialize_from_config":
-                raise Planned(args[0][0])
+                raise Planned(list(args[0]))
             case "get_supported_kv_cache_layouts" | "set_kv_cache_layout":
-                return getattr(self._base, method)(self, *args)
+                return [getattr(self._base, method)(self, *args) for _ in self._specs]
         raise HarnessLimit(f"the engine core asks its workers for {method!r}, which is not simulated")
 
 
@@ -93,14 +93,14 @@ def memory_for_cache(config: Any, weights: int) -> int:
     return int(STATE.memory * cache.gpu_memory_utilization) - (0 if offloads else weights)
 
 
-def plan(config: Any, specs: dict[str, Any], memory: int) -> Any:
-    """The KVCacheConfig that ``EngineCore._initialize_kv_caches`` works out for ``memory`` bytes a GPU."""
+def plan(config: Any, specs: list[dict[str, Any]], memory: list[int]) -> list[Any]:
+    """The KVCacheConfigs that ``EngineCore._initialize_kv_caches`` works out: one per worker, as are the arguments."""
     core = importlib.import_module("vllm.v1.engine.core").EngineCore
     executor_class = importlib.import_module("vllm.v1.executor.abstract").Executor
-    worker = _Worker(config, specs, memory)
+    workers = _Workers(config, specs, memory)
 
     class RehearsedExecutor(executor_class):  # type: ignore[misc, valid-type]
-        """vLLM's executor with one worker that answers in this process."""
+        """vLLM's executor with workers that answer in this process."""
 
         stand_in = True
         _init_executor = check_health = lambda *_args, **_kwargs: None
@@ -108,7 +108,7 @@ def plan(config: Any, specs: dict[str, Any], memory: int) -> Any:
         def collective_rpc(
             self, method: str, timeout: Any = None, args: tuple[Any, ...] = (), kwargs: Any = None, **_more: Any
         ) -> list[Any]:
-            return [worker.call(method, args)]
+            return workers.call(method, args)
 
     RehearsedExecutor.__abstractmethods__ = frozenset()
     executor = object.__new__(RehearsedExecutor)
@@ -122,12 +122,12 @@ def plan(config: Any, specs: dict[str, Any], memory: int) -> Any:
     engine = object.__new__(RehearsedCore)
     engine.vllm_config = config
     engine.model_executor = executor
-    engine.available_gpu_memory_for_kv_cache = memory
+    engine.available_gpu_memory_for_kv_cache = memory[0]
     engine.collective_rpc = executor.collective_rpc
     try:
         engine._initialize_kv_caches(config)
     except Planned as planned:
-        return planned.config
+        return planned.configs
     raise HarnessLimit("the engine core ended its planning without a plan for the workers")
 
 

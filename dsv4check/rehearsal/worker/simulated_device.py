@@ -227,6 +227,7 @@ def install_torch() -> None:
     cuda.mem_get_info = lambda *_args, **_kwargs: (STATE.memory, STATE.memory)
     accelerator: Any = torch.accelerator
     accelerator.current_device_index = lambda: 0
+    accelerator.set_device_index = lambda *_args: None
     accelerator.device_count = lambda: STATE.visible
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
+from collections.abc import Sequence
 from typing import Any
 
 from ..protocol import SimulatedDevice
@@ -40,3 +42,20 @@ def start(sm: str) -> frozenset[str]:
     for name in ("vllm.entrypoints.cli.serve", "vllm.v1.engine.async_llm", "vllm.v1.engine.core"):
         importlib.import_module(name)
     return absent
+
+
+def import_model(architectures: Sequence[str]) -> None:
+    """Import what a model's classes need, once, before the first launch is forked.
+
+    Best effort: a module that cannot be imported fails again, and is reported, in the launch that needs it.
+    """
+    registry: Any = importlib.import_module("vllm.model_executor.models.registry")
+    known = getattr(registry.ModelRegistry, "models", {})
+    importlib.import_module("vllm.model_executor.model_loader")
+    for architecture in architectures:
+        entry: Any = known.get(architecture)
+        try:
+            if hasattr(entry, "load_model_cls"):
+                entry.load_model_cls()
+        except Exception as error:
+            print(f"not imported ahead: {architecture}: {error}", file=sys.stderr)

@@ -12,7 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from ..protocol import Launch, RehearsedStage, Status
-from . import construction, extensions, flashmla, groups, kv_cache
+from . import (
+    construction,
+    descriptions,
+    device_init,
+    extensions,
+    flashmla,
+    kv_cache,
+    loading,
+    ranks,
+    tokenizer,
+    weights,
+)
 from .failures import Failure, HarnessLimit, read_failure
 from .serve_command import Command, ParserExit
 from .simulated_device import STATE
@@ -25,8 +36,8 @@ _ALWAYS_STUBBED = (
     "DeepGEMM: taken as available on every GPU",
     "NCCL, NVLink and the other ranks: process groups are stand-ins of the right size",
     "real memory: the cache is planned with what is left after the weights, nothing for activations and graphs",
-    "weights: none are loaded or processed (names and shapes of the checkpoint are not compared)",
-    "tokenizer, chat template and HTTP server",
+    "values of weights, and what is done to them after loading",
+    "the checkpoint's own tokenizer, chat template and HTTP server",
     "warm-up, kernel compilation and graph capture",
 )
 
@@ -44,8 +55,11 @@ class Rehearsing:
         self._send = send
         self._absent = absent
         self._config: Any = None
-        self._model: Any = None
-        self._weights = 0
+        self._folders: tuple[str, ...] = ()
+        self._ranks: list[ranks.Rank] = []
+        self._backends: dict[str, str] = {}
+        self._specs: dict[str, Any] = {}
+        self._caches: dict[str, Any] = {}
 
     def run(self) -> None:
         """All stages; every one sends its result. Never raises."""
@@ -59,6 +73,7 @@ class Rehearsing:
                 with construction.meta_platform():
                     self._stage(RehearsedStage.MODEL_INIT, self._build)
                     self._stage(RehearsedStage.DRAFT_INIT, self._build_draft)
+                    self._stage(RehearsedStage.WEIGHT_LOAD, self._load)
                 self._stage(RehearsedStage.KV_CACHE_INIT, self._cache)
                 self._stage(RehearsedStage.FLASHMLA, self._flashmla)
         except StageFailed:
@@ -68,9 +83,6 @@ class Rehearsing:
         """What could hide a failure of this launch."""
         notes = list(_ALWAYS_STUBBED)
         notes += [f"{name} is not installed here: launches that use it are not judged" for name in sorted(self._absent)]
-        parallel = getattr(self._config, "parallel_config", None)
-        if parallel is not None and parallel.pipeline_parallel_size > 1:
-            notes.append("pipeline parallelism: only one stage is built, and the cache is planned for it alone")
         if getattr(self._config, "kv_transfer_config", None) is not None:
             notes.append("the KV connector: it is not started and registers no cache")
         if extensions.CALLED:
@@ -90,6 +102,9 @@ class Rehearsing:
             failure = Failure(True, "SystemExit", str(leaving), "")
         except FlashMlaRefusal as refusal:
             failure = Failure(True, "RuntimeError", str(refusal), "FlashMLA: csrc/api/sparse_decode.h")
+            detail = refusal.detail
+        except weights.LoadRefused as refusal:
+            failure = read_failure(refusal.error, self._absent)
             detail = refusal.detail
         except (KeyboardInterrupt, GeneratorExit):
             raise
@@ -118,6 +133,7 @@ class Rehearsing:
         paths = {}
         for number, (name, content) in enumerate(self._launch.models):
             paths[f"{{model:{number}}}"] = str(write_model(self._folder / f"models{number}", name, content))
+        self._folders = tuple(paths.values())
         for number, (name, text) in enumerate(self._launch.files):
             for marker, path in paths.items():
                 text = text.replace(marker, path)
@@ -139,49 +155,59 @@ class Rehearsing:
 
     def _configure(self, command: Command) -> dict[str, Any]:
         self._config = command.engine_config()
-        groups.install(self._config)
-        return describe_config(self._config)
+        return descriptions.describe_config(self._config)
 
     def _build(self) -> dict[str, Any]:
-        self._model = construction.build_target(self._config)
-        described = construction.describe_target(self._model)
-        self._weights = described["parameter_bytes"]
-        construction.check_lora(self._config, self._model)
-        return described
+        device_init.check(self._config)
+        self._ranks = ranks.build(self._config)
+        return ranks.describe(self._ranks)
 
     def _build_draft(self) -> dict[str, Any]:
-        return construction.build_draft(self._config, self._model, uses_v2_runner(self._config))
+        return ranks.build_draft(self._config, self._ranks)
+
+    def _load(self) -> dict[str, Any]:
+        loader, target = self._ranks[0].target.loader, self._ranks[0].target.model
+        detail = self._load_by_name(loader)
+        construction.check_lora(self._config, target)
+        return detail
+
+    def _load_by_name(self, loader: Any) -> dict[str, Any]:
+        if not any(self._launch.weights):
+            return {"applies": False, "why": "no checkpoint is known here"}
+        if not weights.reads_checkpoint(loader):
+            return {"applies": False, "why": f"{type(loader).__name__} does not read the checkpoint"}
+        return loading.load_all(self._config, self._ranks, self._launch, self._folders)
 
     def _cache(self) -> dict[str, Any]:
         config = self._config
-        v2_runner = uses_v2_runner(config)
+        v2_runner = ranks.uses_v2_runner(config)
+        ranks.enter(config, self._ranks[0])
         chosen = kv_cache.block_size(config)
-        specs = kv_cache.specs_of(config, v2_runner)
-        layers = config.compilation_config.static_forward_context
-        self._backends = {name: layers[name].get_attn_backend().get_name() for name in specs if name in layers}
-        summary = spec_summary(specs, self._backends)
-        memory = kv_cache.memory_for_cache(config, self._weights)
-        planned = kv_cache.plan(config, dict(specs), memory)
+        for rank in self._ranks:
+            ranks.enter(config, rank)
+            rank.specs = kv_cache.specs_of(config, v2_runner)
+            for name in rank.specs:
+                if name in rank.layers:
+                    self._backends[name] = rank.layers[name].get_attn_backend().get_name()
+        specs = {name: spec for rank in self._ranks for name, spec in rank.specs.items()}
+        summary = descriptions.spec_summary(specs, self._backends)
+        memory = [kv_cache.memory_for_cache(config, construction.held_bytes(rank.target.model)) for rank in self._ranks]
+        plans = kv_cache.plan(config, [dict(rank.specs) for rank in self._ranks], memory)
         # The engine core has put the smallest group's block size there; workers keep what they had.
         config.cache_config.block_size = chosen
-        self._specs = planned_specs(planned, specs)
-        self._caches = kv_cache.allocate(config, planned, v2_runner)
+        for rank, plan in zip(self._ranks, plans, strict=True):
+            ranks.enter(config, rank)
+            self._specs.update(descriptions.planned_specs(plan, rank.specs))
+            self._caches.update(kv_cache.allocate(config, plan, v2_runner))
         return {
             "runner": "v2" if v2_runner else "v1",
             "block_size": chosen,
             "cache_dtype": config.cache_config.cache_dtype,
-            "memory_bytes": memory,
-            "num_blocks": planned.num_blocks,
-            "groups": [
-                {
-                    "layers": len(group.layer_names),
-                    "spec": type(group.kv_cache_spec).__name__,
-                    "block_size": group.kv_cache_spec.block_size,
-                }
-                for group in planned.kv_cache_groups
-            ],
+            "memory_bytes": min(memory),
+            "num_blocks": min(plan.num_blocks for plan in plans),
+            "groups": [descriptions.group_summary(group) for plan in plans for group in plan.kv_cache_groups],
             "specs": summary,
-            "tensors": tensor_summary(self._caches, self._specs),
+            "tensors": descriptions.tensor_summary(self._caches, self._specs),
         }
 
     def _flashmla(self) -> dict[str, Any]:
@@ -209,91 +235,8 @@ class FlashMlaRefusal(Exception):
         self.detail = detail
 
 
-def uses_v2_runner(config: Any) -> bool:
-    """Which model runner the release selects; 0.20 reads the variable where it creates the runner."""
-    if hasattr(type(config), "use_v2_model_runner"):
-        return bool(config.use_v2_model_runner)
-    import vllm.envs as envs
-
-    return bool(getattr(envs, "VLLM_USE_V2_MODEL_RUNNER", False))
-
-
-def describe_config(config: Any) -> dict[str, Any]:
-    """The decisions of the engine config that people ask about."""
-    parallel, scheduler, cache, model = (
-        config.parallel_config,
-        config.scheduler_config,
-        config.cache_config,
-        config.model_config,
-    )
-    backend = getattr(getattr(config, "attention_config", None), "backend", None)
-    speculative = config.speculative_config
-    return {
-        "cache_dtype": cache.cache_dtype,
-        "block_size": cache.block_size,
-        "attention_backend": getattr(backend, "name", None),
-        "runner": "v2" if uses_v2_runner(config) else "v1",
-        "max_model_len": model.max_model_len,
-        "quantization": model.quantization,
-        "tensor": parallel.tensor_parallel_size,
-        "pipeline": parallel.pipeline_parallel_size,
-        "data": parallel.data_parallel_size,
-        "expert_parallel": parallel.enable_expert_parallel,
-        "executor": str(parallel.distributed_executor_backend),
-        "hybrid_manager_disabled": scheduler.disable_hybrid_kv_cache_manager,
-        "max_num_batched_tokens": scheduler.max_num_batched_tokens,
-        "speculative": None
-        if speculative is None
-        else {"method": speculative.method, "tokens": speculative.num_speculative_tokens},
-    }
-
-
-def planned_specs(planned: Any, specs: dict[str, Any]) -> dict[str, Any]:
-    """Layer name -> the spec the plan gives it: a promoted sliding window is no longer what the layer said."""
-    final = dict(specs)
-    for group in planned.kv_cache_groups:
-        per_layer = getattr(group.kv_cache_spec, "kv_cache_specs", None)
-        for name in group.layer_names:
-            final[name] = per_layer[name] if per_layer else group.kv_cache_spec
-    return final
-
-
-_SPEC_FIELDS = ("block_size", "head_size", "cache_dtype_str", "alignment", "compress_ratio", "tokens_per_state")
-
-
-def spec_summary(specs: dict[str, Any], backends: dict[str, str]) -> list[dict[str, Any]]:
-    """Each different spec once, with the number of layers that have it."""
-    counts: dict[tuple[tuple[str, str], ...], int] = {}
-    records: dict[tuple[tuple[str, str], ...], dict[str, Any]] = {}
-    for name, spec in specs.items():
-        record = {
-            "spec": type(spec).__name__,
-            "backend": backends.get(name, ""),
-            "page_bytes": spec.page_size_bytes,
-            "dtype": str(getattr(spec, "dtype", "")).removeprefix("torch."),
-            **{key: getattr(spec, key) for key in _SPEC_FIELDS if getattr(spec, key, None) is not None},
-        }
-        key = tuple((field, str(value)) for field, value in record.items())
-        records[key] = record
-        counts[key] = counts.get(key, 0) + 1
-    return [{**record, "layers": counts[key]} for key, record in records.items()]
-
-
-def tensor_summary(caches: dict[str, Any], specs: dict[str, Any]) -> list[dict[str, Any]]:
-    """Each different cache tensor once: shape without the number of blocks, strides, dtype, and an example layer."""
-    seen: dict[str, dict[str, Any]] = {}
-    for name, cache in caches.items():
-        if not hasattr(cache, "stride"):
-            continue
-        record = flashmla.describe(cache)
-        key = f"{type(specs.get(name)).__name__} {record}"
-        entry = seen.setdefault(key, {"layer": name, **record, "layers": 0})
-        entry["layers"] += 1
-    return list(seen.values())
-
-
 def write_model(folder: Path, name: str, config: Any) -> Path:
-    """A model directory with nothing but config.json. It keeps the model's name: vLLM looks at it in places."""
+    """A model directory with config.json and a stand-in tokenizer. It keeps its name: vLLM looks at it in places."""
     parts = [re.sub(r"[^\w.\-]", "_", part) for part in Path(name).parts if part not in ("/", "..", ".")][-2:]
     target = folder.joinpath(*(parts or ["model"]))
     if target.suffix == ".json":
@@ -302,6 +245,7 @@ def write_model(folder: Path, name: str, config: Any) -> Path:
     import json
 
     (target / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    tokenizer.write(target)
     return target
 
 

@@ -1,0 +1,1 @@
+"""Tools of the maintainers; run them as files (``python scripts/NAME.py``)."""

@@ -1,0 +1,36 @@
+"""Releases to learn from: the unpacked ones under DSV4CHECK_VLLM_TREES, and made-up ones."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+import yaml
+from learning.registry import learner
+from learning.release import Release, source_only
+
+RULES = Path(__file__).parents[2] / "rules" / "releases"
+VERSIONS = sorted(path.stem for path in RULES.glob("*.yaml") if path.stem[0].isdigit())
+
+
+def assert_learned(section: str, version: str) -> None:
+    """The section learned from an unpacked release is the shipped one; skips when the release is not there."""
+    folder = os.environ.get("DSV4CHECK_VLLM_TREES")
+    package = Path(folder or "") / version / "vllm"
+    if folder is None or not package.is_dir():
+        pytest.skip(f"vLLM {version} is not unpacked under DSV4CHECK_VLLM_TREES")
+    shipped: dict[str, Any] = yaml.safe_load((RULES / f"{version}.yaml").read_text())[section]
+    assert learner(section)(source_only(package)) == shipped
+
+
+def made_up(folder: Path, files: dict[str, str]) -> Release:
+    """A release whose package consists of these files."""
+    package = folder / "vllm"
+    for path, text in files.items():
+        target = package / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(dedent(text))
+    return source_only(package)

@@ -1,0 +1,59 @@
+"""The rules against what the releases did with random launches (scripts/record_rehearsals.py wrote the records).
+
+A launch counts as agreed when no stage and no decision (runner, attention class, KV dtype, block size, pages)
+differs. Disagreements that remain are listed, with reasons, in tests/corpus/rehearsals/known.yaml.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dsv4check.api import check_request
+from dsv4check.batch import request_from_record
+from dsv4check.engine.rule import load_rules
+from dsv4check.rehearsal.compare import Comparison, compare
+from scripts.recordings import differences, replay
+from tests.rehearsal.known import FOLDER, known_differences
+
+
+def recorded() -> Iterator[dict[str, Any]]:
+    for path in sorted(FOLDER.glob("*.jsonl")):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            yield json.loads(line)
+
+
+def comparison_of(row: dict[str, Any]) -> Comparison:
+    line = {key: value for key, value in row.items() if key != "seen"}
+    report = check_request(request_from_record(line, row["id"], online=False), load_rules(), fixes=False)
+    return compare(report, replay(row["seen"], row["vllm"]), load_rules())
+
+
+def test_rules_and_recorded_rehearsals_agree(capsys: pytest.CaptureFixture[str]) -> None:
+    allowed = known_differences()
+    counts: Counter[str] = Counter()
+    unexpected, listed = [], set()
+    for row in recorded():
+        counts[row["seen"]["verdict"]] += 1
+        if row["seen"]["verdict"] == "unavailable":
+            continue
+        found = differences(comparison_of(row))
+        if found and row["id"] in allowed:
+            listed.add(row["id"])
+        elif found:
+            unexpected.append(f"{row['id']}: {'; '.join(found)}")
+    compared = counts["pass"] + counts["fail"]
+    agreed = compared - len(listed) - len(unexpected)
+    with capsys.disabled():
+        print(
+            f"\nrecorded rehearsals: {agreed} of {compared} agree ({counts['pass']} pass, {counts['fail']} fail), "
+            f"{len(listed)} known to differ, {counts['unavailable']} could not be rehearsed"
+        )
+    assert not unexpected, "\n".join(unexpected)
+    stale = {identity for identity in allowed if identity.split("/")[1] == "1"} - listed
+    assert not stale, f"launches in known.yaml that agree now: {sorted(stale)}"
+    assert compared >= 2000
