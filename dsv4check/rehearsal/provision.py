@@ -68,7 +68,7 @@ def provision(
     offline: bool,
     confirm: Callable[[str], bool],
     report: Callable[[str], None],
-    run: Runner = run_command,
+    run: Runner | None = None,
 ) -> Environment:
     """The environment of a release, built where it is not there yet.
 
@@ -89,7 +89,7 @@ def provision(
         with locked(root / "lock", report):
             found = provisioned(version)
             if found is None:
-                pip = Pip(root, offline=offline, report=report, run=run)
+                pip = Pip(root, offline=offline, report=report, run=run or run_command)
                 _Build(version, root, pip, confirm, report).build()
                 found = provisioned(version)
                 if found is not None:

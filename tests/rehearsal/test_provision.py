@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -11,7 +13,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from fake_pip import VLLM, FakePip, vllm_wheel
 from packaging.version import Version
 
 from dsv4check.errors import InputError
@@ -21,6 +22,8 @@ from dsv4check.rehearsal.environment import Environment, RehearsalUnavailable
 from dsv4check.rehearsal.pip import local_folders
 from dsv4check.rehearsal.provision import provision, provisioned
 from dsv4check.rehearsal.torch_build import choose_torch
+from dsv4check.releases.timeline import newest_release
+from tests.rehearsal.fake_pip import VLLM, FakePip, vllm_wheel
 
 Build = Callable[..., Environment]
 
@@ -319,3 +322,17 @@ def test_a_manifest_is_plain_json(build: Build, root: Path) -> None:
     manifest = json.loads((root / "0.29.0" / "manifest.json").read_text(encoding="utf-8"))
     assert manifest["folders"] == ["tree", "flashinfer"]
     assert (root / "venvs" / manifest["venv"] / "venv.json").is_file()
+
+
+@pytest.mark.skipif(os.environ.get("DSV4CHECK_PROVISION") != "1", reason="fetches gigabytes: DSV4CHECK_PROVISION=1")
+def test_the_newest_release_for_real(tmp_path: Path) -> None:
+    """Into DSV4CHECK_CACHE where that is set, so that later runs find it."""
+    variables = {"DSV4CHECK_CACHE": str(tmp_path), **os.environ}
+    launch = ["vllm", "serve", "deepseek-ai/DeepSeek-V4-Flash", "-tp", "8", "--kv-cache-dtype", "fp8"]
+    options = ["--provision", "--yes", "--vllm", newest_release(), "--gpu", "H200", "--gpus", "8", "--format", "json"]
+    words = [sys.executable, "-m", "dsv4check.cli.main", "rehearse", *options, "--", *launch]
+    for _again in range(2):
+        done = subprocess.run(words, env=variables, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["verdict"] == "pass"
+    assert not done.stderr, "found, not built again"
