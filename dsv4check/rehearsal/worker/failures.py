@@ -34,6 +34,8 @@ _LIMITS = re.compile(
             r"couldn't connect to 'https://huggingface",
             r"No such file or directory: '(nvcc|ptxas)",
             r"Couldn't instantiate the backend tokenizer",
+            # vLLM's model registry swallows an import that failed, and says only this.
+            r"failed to be inspected",
             r"pin_memory|pinned memory",
             r"requires [\w-]+ package",
             r"must match torch.distributed world size",
