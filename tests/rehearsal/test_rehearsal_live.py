@@ -1,32 +1,24 @@
 """Rehearsals with real releases: what vLLM itself does, on a simulated GPU.
 
-They run where DSV4CHECK_VLLM_TREES names a folder with unpacked releases (``0.29.0/vllm``, ...) and
-DSV4CHECK_VLLM_PYTHON an interpreter with CPU PyTorch and vLLM's pure-Python dependencies. Releases that are not
-in the folder are passed over. Every release costs its imports once (10 - 40 s).
+They run where tests/rehearsal/live.py finds releases; those that are not there are passed over. Every release costs
+its imports once (10 - 40 s).
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from dsv4check.api import check_request, read_request
 from dsv4check.engine.rule import load_rules
 from dsv4check.rehearsal.compare import Agreement, compare
-from dsv4check.rehearsal.environment import find_environment
 from dsv4check.rehearsal.launch import build_launch, for_environment
 from dsv4check.rehearsal.parent import RehearsalSession
 from dsv4check.rehearsal.protocol import Rehearsal, RehearsedStage, Status
+from tests.rehearsal.live import live_environment, needs_vllm
 
-TREES = os.environ.get("DSV4CHECK_VLLM_TREES")
-PYTHON = os.environ.get("DSV4CHECK_VLLM_PYTHON")
-
-pytestmark = pytest.mark.skipif(
-    not (TREES and PYTHON), reason="needs DSV4CHECK_VLLM_TREES and DSV4CHECK_VLLM_PYTHON (see the module's docstring)"
-)
+pytestmark = needs_vllm
 
 FLASH = "deepseek-ai/DeepSeek-V4-Flash"
 PACKED = "kv must have shape (num_blocks, page_block_size, h_kv, bytes_per_token)"
@@ -39,14 +31,14 @@ def rehearse() -> Iterator[Rehearse]:
     sessions: dict[str, RehearsalSession] = {}
 
     def run(release: str, flags: str, gpu: str = "H200", agree: bool = True, model: str = FLASH) -> Rehearsal:
-        tree = Path(str(TREES)) / release
-        if not (tree / "vllm").is_dir():
-            pytest.skip(f"{tree} is not there")
         if release not in sessions:
+            environment = live_environment(release)
+            if environment is None:
+                pytest.skip(f"vLLM {release} is not there")
             for open_session in sessions.values():
                 open_session.close()
             sessions.clear()
-            sessions[release] = RehearsalSession(find_environment(PYTHON, str(tree)))
+            sessions[release] = RehearsalSession(environment)
         request = read_request(f"vllm serve {model} -tp 8 {flags}", gpu=gpu, gpus=8)
         request = for_environment(request, sessions[release].environment.vllm)
         report = check_request(request, load_rules(), fixes=False)
