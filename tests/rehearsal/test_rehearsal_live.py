@@ -80,10 +80,46 @@ def check_packed_views(rehearsal: Rehearsal) -> None:
     assert rehearsal.result(RehearsedStage.KV_CACHE_INIT).detail["block_size"] == 256
 
 
+def loaded(rehearsal: Rehearsal, part: str) -> tuple[int, int]:
+    """Parameters that got a tensor, and all of them."""
+    found = rehearsal.result(RehearsedStage.WEIGHT_LOAD).detail[part]
+    assert not found["refused"]
+    return found["loaded"], found["parameters"]
+
+
 # One class a release: its imports are paid for once.
 
 
+class Test020:
+    def test_swa_and_main_caches_are_views_of_584_bytes(self, rehearse: Rehearse) -> None:
+        check_packed_views(rehearse("0.20.2", "--kv-cache-dtype fp8"))
+
+    def test_bfloat16_on_sm90(self, rehearse: Rehearse) -> None:
+        said = "DeepseekV4 only supports fp8 kv-cache format for now, got bfloat16"
+        assert failure(rehearse("0.20.2", "--kv-cache-dtype bfloat16")) == ("model-init", "AssertionError", said)
+
+    def test_block_size_512(self, rehearse: Rehearse) -> None:
+        assert failure(rehearse("0.20.2", "--kv-cache-dtype fp8 --block-size 512"))[0] == "kv-cache-init"
+
+
+PRO = "deepseek-ai/DeepSeek-V4-Pro"
+TP16 = "-tp 16 --nnodes 2 --node-rank 0 --master-addr 10.0.0.1 --kv-cache-dtype fp8"
+
+
+class Test023:
+    def test_pro_at_tp_16(self, rehearse: Rehearse) -> None:
+        # 3,072 shared-expert columns over 16 ranks are no whole FP8 blocks; 0.24 pads them.
+        stage, raised, message = failure(rehearse("0.23.0", TP16, model=PRO))
+        assert (stage, raised) == ("model-init", "ValueError")
+        assert message.endswith("block_k = 128.")
+
+
 class Test024:
+    def test_pro_at_tp_16(self, rehearse: Rehearse) -> None:
+        rehearsal = rehearse("0.24.0", TP16, model=PRO)
+        assert rehearsal.failure is None
+        assert loaded(rehearsal, "target")[0] == loaded(rehearsal, "target")[1]
+
     def test_swa_and_main_caches_are_views_of_584_bytes(self, rehearse: Rehearse) -> None:
         rehearsal = rehearse("0.24.0", "--kv-cache-dtype fp8")
         check_packed_views(rehearsal)
@@ -126,6 +162,25 @@ class Test025:
         assert rehearsal.failure.detail["example"]["shape"][-1] == 512
 
 
+@pytest.mark.parametrize("release", ["0.25.0", "0.26.0", "0.27.0", "0.27.1"])
+def test_without_the_hybrid_manager_views_have_512_bytes(rehearse: Rehearse, release: str) -> None:
+    rehearsal = rehearse(release, "--kv-cache-dtype fp8 --max-model-len 131072 --disable-hybrid-kv-cache-manager")
+    assert failure(rehearsal) == ("flashmla-contract", "RuntimeError", PACKED)
+    assert 512 in widths(rehearsal)["swa"] | widths(rehearsal)["main"]
+
+
+class Test028:
+    def test_swa_and_main_caches_are_views_of_584_bytes(self, rehearse: Rehearse) -> None:
+        check_packed_views(rehearse("0.28.0", "--kv-cache-dtype fp8"))
+
+    def test_bfloat16_on_sm90(self, rehearse: Rehearse) -> None:
+        said = "DeepseekV4 fp8_ds_mla layout only supports fp8 kv-cache, got bfloat16"
+        assert failure(rehearse("0.28.0", "--kv-cache-dtype bfloat16")) == ("model-init", "AssertionError", said)
+
+    def test_block_size_512(self, rehearse: Rehearse) -> None:
+        assert failure(rehearse("0.28.0", "--kv-cache-dtype fp8 --block-size 512"))[0] == "kv-cache-init"
+
+
 class Test029:
     def test_auto_stops(self, rehearse: Rehearse) -> None:
         said = "DeepseekV4 fp8_ds_mla layout only supports fp8 kv-cache, got auto"
@@ -152,13 +207,6 @@ class Test030:
 
 MTP = '--speculative-config \'{"method":"mtp","num_speculative_tokens":1}\''
 DSPARK = '--speculative-config \'{"method":"dspark","num_speculative_tokens":5}\''
-
-
-def loaded(rehearsal: Rehearsal, part: str) -> tuple[int, int]:
-    """Parameters that got a tensor, and all of them."""
-    found = rehearsal.result(RehearsedStage.WEIGHT_LOAD).detail[part]
-    assert not found["refused"]
-    return found["loaded"], found["parameters"]
 
 
 class Test033:
