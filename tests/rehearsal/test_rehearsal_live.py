@@ -178,7 +178,9 @@ class Test028:
         assert failure(rehearse("0.28.0", "--kv-cache-dtype bfloat16")) == ("model-init", "AssertionError", said)
 
     def test_block_size_512(self, rehearse: Rehearse) -> None:
-        assert failure(rehearse("0.28.0", "--kv-cache-dtype fp8 --block-size 512"))[0] == "kv-cache-init"
+        rehearsal = rehearse("0.28.0", "--kv-cache-dtype fp8 --block-size 512")
+        assert rehearsal.failure is None
+        assert rehearsal.result(RehearsedStage.KV_CACHE_INIT).detail["block_size"] == 512
 
 
 class Test029:
