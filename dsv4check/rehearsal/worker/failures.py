@@ -38,6 +38,7 @@ _LIMITS = re.compile(
             r"failed to be inspected",
             r"pin_memory|pinned memory",
             r"requires [\w-]+ package",
+            r"Invalid repository ID or local directory specified: '[\w.\-]+(/[\w.\-]+)?'",  # the hub is not asked here
             r"must match torch.distributed world size",
         )
     ),
