@@ -29,7 +29,7 @@ def validator_problems(deployment: Deployment, section: Mapping[str, Any]) -> li
         *_tracing(deployment),
         *_mamba_backend(deployment, section["mamba_backends"]),
         *_stochastic_rounding(deployment),
-        *_replay(deployment, section["replayssm_checked"]),
+        *_replay(deployment),
         *_offload(deployment),
     ]
 
@@ -81,8 +81,8 @@ def _stochastic_rounding(deployment: Deployment) -> list[Problem]:
     return []
 
 
-def _replay(deployment: Deployment, checked: bool) -> list[Problem]:
-    if not checked or deployment.flags.get("use_replayssm") is not True:
+def _replay(deployment: Deployment) -> list[Problem]:
+    if deployment.flags.get("use_replayssm") is not True:
         return []
     return [_refusal(deployment, "use_replayssm", "--use-replayssm is only supported for models with an SSM state.")]
 
