@@ -35,6 +35,9 @@ def main() -> int:
     options.add_argument("--count", type=int, default=115)
     options.add_argument("--sm", nargs="+", default=list(GPUS), choices=list(GPUS), help="compute capabilities")
     options.add_argument("--again", nargs="+", metavar="ID", help="launches of the file to rehearse once more")
+    options.add_argument(
+        "--append", action="store_true", help="add to the file (with another seed) instead of replacing it"
+    )
     arguments = options.parse_args()
     target = FOLDER / f"{arguments.release}.jsonl"
     target.parent.mkdir(exist_ok=True)
@@ -52,7 +55,7 @@ def main() -> int:
         key=lambda line: next(sm for sm, names in GPUS.items() if line["gpu"] in names),
     )
     written = 0
-    with target.open("w", encoding="utf-8") as stream:
+    with target.open("a" if arguments.append else "w", encoding="utf-8") as stream:
         for row in rehearsed(lines, environment):
             stream.write(text(row))
             stream.flush()
