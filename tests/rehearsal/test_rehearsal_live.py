@@ -6,13 +6,16 @@ its imports once (10 - 40 s).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from dsv4check.api import check_request, read_request
 from dsv4check.engine.rule import load_rules
 from dsv4check.rehearsal.compare import Agreement, compare
+from dsv4check.rehearsal.environment import Environment, find_environment
 from dsv4check.rehearsal.launch import build_launch, for_environment
 from dsv4check.rehearsal.parent import RehearsalSession
 from dsv4check.rehearsal.protocol import Rehearsal, RehearsedStage, Status
@@ -249,3 +252,53 @@ class Test033:
         stage, raised, message = failure(rehearse("0.33.0", "--kv-cache-dtype fp8 --block-size 512"))
         assert (stage, raised) == ("kv-cache-init", "ValueError")
         assert "packed 512-token KV cache blocks cannot be split into" in message
+
+
+def changed_tree(folder: Path, package: Path, file: str, old: str, new: str) -> str:
+    """The package in another folder, all links but one changed file; no metadata beside it."""
+    target = folder / "vllm"
+    target.mkdir(parents=True)
+    parts = Path(file).parts
+    here, there = package, target
+    for part in parts:
+        for entry in here.iterdir():
+            if entry.name != part:
+                (there / entry.name).symlink_to(entry)
+        here, there = here / part, there / part
+        if here.is_dir():
+            there.mkdir()
+    text = here.read_text(encoding="utf-8")
+    assert old in text
+    there.write_text(text.replace(old, new), encoding="utf-8")
+    return str(folder)
+
+
+def rehearse_tree(environment: Environment, tree: str) -> Rehearsal:
+    others = environment.folders[1:]
+    changed = find_environment(environment.python, os.pathsep.join((tree, *others)))
+    request = read_request(f"vllm serve {FLASH} -tp 8 --kv-cache-dtype fp8", gpu="H200", gpus=8)
+    request = for_environment(request, changed.vllm)
+    report = check_request(request, load_rules(), fixes=False)
+    with RehearsalSession(changed) as session:
+        return session.rehearse(build_launch(request, report.deployment, draft=None, stage_timeout=300))
+
+
+class TestUnknownCode:
+    def test_a_release_that_the_rules_do_not_know(self, tmp_path: Path) -> None:
+        environment = live_environment("0.33.0")
+        if environment is None:
+            pytest.skip("vLLM 0.33.0 is not there")
+        tree = changed_tree(tmp_path, Path(environment.package), "_version.py", "0.33.0", "0.99.0")
+        rehearsal = rehearse_tree(environment, tree)
+        assert rehearsal.vllm == "0.99.0"
+        assert {result.status for result in rehearsal.stages} == {Status.OK}
+
+    def test_a_stub_that_no_longer_fits_is_no_verdict(self, tmp_path: Path) -> None:
+        environment = live_environment("0.33.0")
+        if environment is None:
+            pytest.skip("vLLM 0.33.0 is not there")
+        tree = changed_tree(tmp_path, Path(environment.package), "distributed/parallel_state.py", "_PP", "_PIPELINE")
+        rehearsal = rehearse_tree(environment, tree)
+        assert rehearsal.failure is None
+        assert rehearsal.unavailable is not None
+        assert "has no _PP any more" in rehearsal.unavailable.message
