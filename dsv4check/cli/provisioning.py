@@ -27,8 +27,13 @@ def choose_environment(
     from dsv4check.rehearsal.provision import provisioned
 
     if provision:
-        with _progress() as report:
-            return build(version, offline=offline, confirm=_always if yes else _ask, report=report)
+        with _progress() as (report, pause):
+
+            def confirm(question: str) -> bool:
+                pause()
+                return _always(question) if yes else _ask(question)
+
+            return build(version, offline=offline, confirm=confirm, report=report)
     try:
         return find_environment(python, vllm_path)
     except RehearsalUnavailable:
@@ -51,34 +56,33 @@ def _ask(question: str) -> bool:
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
-    """Steps go to stderr; what is fetched for a step follows it (on a terminal, in one line that changes)."""
+def _progress() -> Iterator[tuple[Callable[[str], None], Callable[[], None]]]:
+    """How to report and how to pause that for a question.
+
+    Steps go to stderr; what is fetched for a step follows it (on a terminal, in one line that changes).
+    """
     if not sys.stderr.isatty():
-        yield _plain
+        yield _plain, lambda: None
         return
     from rich.console import Console
+    from rich.markup import escape
     from rich.status import Status
 
     console = Console(stderr=True, highlight=False, markup=False)
-    status: Status | None = None
+    status: Status = console.status("")
 
     def report(text: str) -> None:
-        nonlocal status
-        if status is None:
-            # Not before the first step: the question comes before it.
-            status = console.status("")
-            status.start()
         if text.startswith(" "):
-            status.update(text.strip().replace("[", "\\["))
+            status.update(escape(text.strip()))
         else:
-            console.print(text)
             status.update("")
+            console.print(text)
+        status.start()
 
     try:
-        yield report
+        yield report, status.stop
     finally:
-        if status is not None:
-            status.stop()
+        status.stop()
 
 
 def _plain(text: str) -> None:

@@ -72,7 +72,10 @@ def check_disk(folder: Path, needed: int) -> None:
 
 @contextmanager
 def locked(path: Path, report: Callable[[str], None]) -> Iterator[None]:
-    """Hold a lock file; waits while another process builds."""
+    """Hold a lock file; waits while another process builds.
+
+    pip inherits it: should this process be killed, nobody builds beside a pip that is still at work.
+    """
     import fcntl  # not on every platform, and nothing else needs it
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -82,4 +85,5 @@ def locked(path: Path, report: Callable[[str], None]) -> Iterator[None]:
         except BlockingIOError:
             report("another run is building: waiting for it")
             fcntl.flock(handle, fcntl.LOCK_EX)
+        os.set_inheritable(handle.fileno(), True)
         yield

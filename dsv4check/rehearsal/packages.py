@@ -22,8 +22,10 @@ from dsv4check.rehearsal.pip import Pip
 FETCHED_MB: Final = 1000
 """About what the packages take to fetch, and below what they take on disk."""
 KEPT_MB: Final = 2600
-CUDA_MB: Final = 3500
-"""More to fetch where only a CUDA build of PyTorch is offered; about twice as much more on disk."""
+CUDA_FETCHED_MB: Final = 2500
+"""More to fetch where only a CUDA build of PyTorch is offered."""
+CUDA_KEPT_MB: Final = 3500
+"""More on disk then."""
 
 _ANY_VERSION: Final = frozenset(
     (
@@ -71,7 +73,7 @@ def build(root: Path, wanted: Sequence[Requirement], pip: Pip, report: Callable[
     lines = sorted(map(str, wanted))
     key = hashlib.sha256("\n".join([_python(), *lines]).encode()).hexdigest()[:12]
     home, wheels = root / "venvs" / key, root / "venvs" / f"{key}.wheels"
-    check_disk(root, FETCHED_MB + KEPT_MB + (3 * CUDA_MB if large else 0))
+    check_disk(root, FETCHED_MB + KEPT_MB + (CUDA_FETCHED_MB + CUDA_KEPT_MB if large else 0))
     if not wheels.is_dir():
         part = wheels.with_name(f"{wheels.name}.part")
         report(f"packages: fetching {len(lines)} and what they require (takes minutes)")

@@ -45,6 +45,7 @@ def run_command(words: Sequence[str], variables: Mapping[str, str], line: Callab
         text=True,
         errors="replace",
         env=dict(variables),
+        close_fds=False,  # the lock file goes along (see cache.locked)
     ) as process:
         assert process.stdout is not None
         try:

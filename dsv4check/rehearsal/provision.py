@@ -192,9 +192,10 @@ class _Build:
         notes = [torch.note] if torch.note else []
         if home is None:
             if torch.large and not self._confirm(
-                f"pip offers no CPU build of PyTorch here. Its CUDA build takes about {packages.CUDA_MB} MB more to "
-                f"fetch and {2 * packages.CUDA_MB} MB more on disk. With a CPU build within pip's reach (PyTorch's own "
-                "index of CPU wheels as extra-index-url, or a wheel in a find-links folder) that is not needed."
+                "pip offers no CPU build of PyTorch here. The CUDA build takes about "
+                f"{packages.CUDA_FETCHED_MB} MB more to fetch and {packages.CUDA_KEPT_MB} MB more on disk. With a CPU "
+                "build within pip's reach (PyTorch's own index of CPU wheels as extra-index-url, or a wheel in a "
+                "find-links folder) that is not needed."
             ):
                 raise RehearsalUnavailable("pip offers no CPU build of PyTorch, and the CUDA build was declined")
             return packages.build(self._root, wanted, self._pip, self._report, torch.large), [], notes
