@@ -106,6 +106,12 @@ def indexer_dtype(deployment: Deployment, facts: ReleaseFacts) -> str:
     return "fp8"
 
 
+def backend_name_problems(deployment: Deployment, facts: ReleaseFacts) -> list[Problem]:
+    """Names of backends that no model may have; the config checks them whatever the model is."""
+    found = _name_problems(deployment, facts.section("attention"), requested_backend(deployment))
+    return [problem for problem in found if problem.stage is Stage.ENGINE_CONFIG]
+
+
 def _unresolved(request: BackendRequest, parallel: Parallelism) -> Attention:
     return Attention(request.name, None, None, None, None, parallel.local_heads)
 

@@ -8,7 +8,7 @@ from dsv4check.deployment import Deployment
 from dsv4check.problems import Problem
 from dsv4check.releases.facts import ReleaseFacts
 from dsv4check.resolution import Attention, KvCache, LayerKind, NotEvaluated, Resolution
-from dsv4check.resolve.attention import resolve_attention
+from dsv4check.resolve.attention import backend_name_problems, resolve_attention
 from dsv4check.resolve.block_size import block_size_problems, resolve_block_size
 from dsv4check.resolve.cache_layout import bytes_per_token, cache_layers, main_bytes_per_state
 from dsv4check.resolve.connectors import check_connectors
@@ -56,6 +56,7 @@ def resolve(deployment: Deployment, facts: ReleaseFacts) -> Resolution:
     attention, kv_cache, moe = None, None, None
     if deployment.model.family != "deepseek_v4":
         notes.append(_V41)
+        problems += backend_name_problems(deployment, facts)
         problems += engram_problems(deployment, parallel)
     elif not cuda:
         notes.append(_NOT_CUDA)

@@ -58,7 +58,7 @@ def test_rules_and_recorded_rehearsals_agree(capsys: pytest.CaptureFixture[str])
         print(
             f"\nrecorded rehearsals: {agreed} of {compared} agree ({100 * agreed / compared:.1f} %; "
             f"{counts['pass']} pass, {counts['fail']} fail), {len(listed)} known to differ; not compared: "
-            f"{counts['memory']} that stop for want of KV-cache memory, which no rule plans, "
+            f"{counts['memory']} that stop for want of KV-cache memory or at V4.1's caches, which no rule plans, "
             f"{counts['unavailable']} that could not be rehearsed"
         )
     assert not unexpected, "\n".join(unexpected)
