@@ -9,7 +9,7 @@ from typing import Any, Final
 from dsv4check.api import check_request
 from dsv4check.batch import request_from_record
 from dsv4check.engine.rule import Rule
-from dsv4check.rehearsal.compare import Comparison
+from dsv4check.rehearsal.compare import Agreement, Comparison
 from dsv4check.rehearsal.launch import build_launch
 from dsv4check.rehearsal.parent import RehearsalSession
 from dsv4check.rehearsal.protocol import Rehearsal, RehearsedStage, StageResult, Status, complete
@@ -40,6 +40,11 @@ def differences(comparison: Comparison) -> list[str]:
     return stages + [
         f"{one.what}: vLLM {one.rehearsed}; rules {one.rules}" for one in comparison.decisions if not one.agrees
     ]
+
+
+def not_compared(comparison: Comparison) -> bool:
+    """True when vLLM stopped at something the rules do not speak about: memory for the KV cache."""
+    return any(item.agreement is Agreement.OPEN and item.note.startswith("memory") for item in comparison.stages)
 
 
 def record(rehearsal: Rehearsal) -> dict[str, Any]:

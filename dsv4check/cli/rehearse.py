@@ -71,12 +71,24 @@ def rehearse(
         str | None,
         typer.Option(metavar="FILE", help="Rehearse one launch per JSON line of FILE (- for standard input)."),
     ] = None,
+    provision: Annotated[
+        bool,
+        typer.Option("--provision", help="Build an environment with the release's vLLM first, unless there is one."),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before --provision fetches anything.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="--provision takes what is on this machine only.")] = False,
 ) -> None:
     """Run vLLM's own start-up code for a launch on a simulated GPU, without weights, and compare it with the rules."""
+    from dsv4check.cli.provisioning import choose_environment
     from dsv4check.engine.rule import load_rules
-    from dsv4check.rehearsal.environment import RehearsalUnavailable, find_environment
+    from dsv4check.inputs.vllm_version import resolve_vllm
+    from dsv4check.rehearsal.environment import RehearsalUnavailable
     from dsv4check.rehearsal.parent import RehearsalSession
 
+    if provision and (python or vllm_path):
+        raise InputError("--provision builds an environment of its own; leave out --python and --vllm-path")
+    if offline and online:
+        raise InputError("--offline and --online exclude each other")
     if batch is not None and command:
         raise InputError("--batch takes its launches from the file; remove the command after it")
     request = None
@@ -99,7 +111,8 @@ def rehearse(
         )
     loaded = load_rules(rules)
     try:
-        environment = find_environment(python, vllm_path)
+        version = (request.vllm if request is not None else resolve_vllm(vllm)).version
+        environment = choose_environment(version, python, vllm_path, provision=provision, yes=yes, offline=offline)
         with RehearsalSession(environment) as session:
             if request is None:
                 assert batch is not None

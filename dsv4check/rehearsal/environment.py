@@ -40,6 +40,11 @@ print(json.dumps({"python": sys.version.split()[0], "found": found, "vllm": vers
 """
 
 
+_HINT: Final = (
+    "name one that has it (--python) or an unpacked wheel (--vllm-path), or let an environment be built (--provision)"
+)
+
+
 class RehearsalUnavailable(Exception):
     """There is nothing to rehearse with; the message says what is missing. Exit code 3, never a verdict."""
 
@@ -57,11 +62,14 @@ class Environment:
     """Folder of the ``vllm`` package."""
     torch: str = ""
     python_version: str = ""
+    notes: tuple[str, ...] = ()
+    """Where it comes from, and how it differs from the release's own requirements."""
 
     @property
     def description(self) -> str:
         """One line for people."""
-        return f"vLLM {self.vllm} ({self.package}), Python {self.python_version}, PyTorch {self.torch}"
+        said = f"vLLM {self.vllm} ({self.package}), Python {self.python_version}, PyTorch {self.torch}"
+        return "; ".join((said, *self.notes))
 
 
 def find_environment(python: str | None = None, vllm_path: str | None = None) -> Environment:
@@ -78,7 +86,11 @@ def find_environment(python: str | None = None, vllm_path: str | None = None) ->
     missing = [name for name in _NEEDED if not found["found"].get(name)]
     origin = found["found"].get("vllm")
     if not origin or origin == "?":
-        hint = "" if vllm_path else "; name one that has it (--python) or an unpacked wheel (--vllm-path)"
+        hint = (
+            ""
+            if vllm_path
+            else "; name one that has it (--python) or an unpacked wheel (--vllm-path), or have one built (--provision)"
+        )
         raise RehearsalUnavailable(f"{interpreter} has no vllm{hint}")
     if missing:
         raise RehearsalUnavailable(f"{interpreter} lacks {', '.join(missing)}, which vLLM's start-up code needs")

@@ -29,7 +29,8 @@ def validator_problems(deployment: Deployment, section: Mapping[str, Any]) -> li
         *_tracing(deployment),
         *_mamba_backend(deployment, section["mamba_backends"]),
         *_stochastic_rounding(deployment),
-        *_replay(deployment, section["replayssm_checked"]),
+        *_replay(deployment),
+        *_offload(deployment),
     ]
 
 
@@ -80,12 +81,24 @@ def _stochastic_rounding(deployment: Deployment) -> list[Problem]:
     return []
 
 
-def _replay(deployment: Deployment, checked: bool) -> list[Problem]:
-    if not checked or deployment.flags.get("use_replayssm") is not True:
+def _replay(deployment: Deployment) -> list[Problem]:
+    if deployment.flags.get("use_replayssm") is not True:
         return []
-    architecture = "DeepseekV4ForCausalLM" if deployment.model.family != "deepseek_v41" else "DeepseekV41ForCausalLM"
-    error = f"--use-replayssm is not supported for architecture '{architecture}'"
-    return [_refusal(deployment, "use_replayssm", error)]
+    return [_refusal(deployment, "use_replayssm", "--use-replayssm is only supported for models with an SSM state.")]
+
+
+def _offload(deployment: Deployment) -> list[Problem]:
+    """``config/offload.py``: a group of layers to prefetch must hold the layers that are offloaded of it."""
+    flags = deployment.flags
+    size = flags.get("offload_group_size", 0)
+    number = flags.get("offload_num_in_group", 1)
+    if not isinstance(size, int) or not isinstance(number, int) or number <= size:
+        return []
+    if flags.values.get("offload_backend") != "prefetch" and size <= 0:
+        return []
+    error = f"offload_num_in_group ({number}) must be <= offload_group_size ({size})"
+    dest = "offload_group_size" if flags.given("offload_group_size") else "offload_backend"
+    return [_refusal(deployment, dest, error)]
 
 
 def _refusal(deployment: Deployment, dest: str, error: str) -> Problem:

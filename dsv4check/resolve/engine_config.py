@@ -104,17 +104,16 @@ def _model(deployment: Deployment, section: Mapping[str, Any]) -> list[Problem]:
     """ModelConfig: context length, dtype, the sliding-window switch."""
     flags = deployment.flags
     problems: list[Problem] = []
-    if section["disable_sliding_window_crashes"] and flags.get("disable_sliding_window") is True:
-        problems.append(
-            Problem(
-                "disable-sliding-window",
-                Stage.ENGINE_CONFIG,
-                "StrictDataclassFieldValidationError",
-                "",
-                {},
-                where(deployment, "disable_sliding_window"),
-            )
-        )
+    if flags.get("disable_sliding_window") is True:
+        at = where(deployment, "disable_sliding_window")
+        if section["disable_sliding_window_crashes"]:
+            stage, exception = Stage.ENGINE_CONFIG, "StrictDataclassFieldValidationError"
+            error = "Validation error for field 'sliding_window'"
+        else:
+            # The cache of the window is planned with a window of None.
+            stage, exception = Stage.KV_CACHE_INIT, "TypeError"
+            error = "unsupported operand type(s) for -: 'NoneType' and 'int'"
+        problems.append(Problem("disable-sliding-window", stage, exception, error, {}, at))
     asked = integer(deployment, "max_model_len")
     derived = derived_length(deployment, section)
     origin = where(deployment, "max_model_len")

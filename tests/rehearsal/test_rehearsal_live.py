@@ -1,8 +1,7 @@
 """Rehearsals with real releases: what vLLM itself does, on a simulated GPU.
 
-They run where DSV4CHECK_VLLM_TREES names a folder with unpacked releases (``0.29.0/vllm``, ...) and
-DSV4CHECK_VLLM_PYTHON an interpreter with CPU PyTorch and vLLM's pure-Python dependencies. Releases that are not
-in the folder are passed over. Every release costs its imports once (10 - 40 s).
+They run where tests/rehearsal/live.py finds releases; those that are not there are passed over. Every release costs
+its imports once (10 - 40 s).
 """
 
 from __future__ import annotations
@@ -16,17 +15,13 @@ import pytest
 from dsv4check.api import check_request, read_request
 from dsv4check.engine.rule import load_rules
 from dsv4check.rehearsal.compare import Agreement, compare
-from dsv4check.rehearsal.environment import find_environment
+from dsv4check.rehearsal.environment import Environment, find_environment
 from dsv4check.rehearsal.launch import build_launch, for_environment
 from dsv4check.rehearsal.parent import RehearsalSession
 from dsv4check.rehearsal.protocol import Rehearsal, RehearsedStage, Status
+from tests.rehearsal.live import live_environment, needs_vllm
 
-TREES = os.environ.get("DSV4CHECK_VLLM_TREES")
-PYTHON = os.environ.get("DSV4CHECK_VLLM_PYTHON")
-
-pytestmark = pytest.mark.skipif(
-    not (TREES and PYTHON), reason="needs DSV4CHECK_VLLM_TREES and DSV4CHECK_VLLM_PYTHON (see the module's docstring)"
-)
+pytestmark = needs_vllm
 
 FLASH = "deepseek-ai/DeepSeek-V4-Flash"
 PACKED = "kv must have shape (num_blocks, page_block_size, h_kv, bytes_per_token)"
@@ -39,14 +34,14 @@ def rehearse() -> Iterator[Rehearse]:
     sessions: dict[str, RehearsalSession] = {}
 
     def run(release: str, flags: str, gpu: str = "H200", agree: bool = True, model: str = FLASH) -> Rehearsal:
-        tree = Path(str(TREES)) / release
-        if not (tree / "vllm").is_dir():
-            pytest.skip(f"{tree} is not there")
         if release not in sessions:
+            environment = live_environment(release)
+            if environment is None:
+                pytest.skip(f"vLLM {release} is not there")
             for open_session in sessions.values():
                 open_session.close()
             sessions.clear()
-            sessions[release] = RehearsalSession(find_environment(PYTHON, str(tree)))
+            sessions[release] = RehearsalSession(environment)
         request = read_request(f"vllm serve {model} -tp 8 {flags}", gpu=gpu, gpus=8)
         request = for_environment(request, sessions[release].environment.vllm)
         report = check_request(request, load_rules(), fixes=False)
@@ -88,10 +83,46 @@ def check_packed_views(rehearsal: Rehearsal) -> None:
     assert rehearsal.result(RehearsedStage.KV_CACHE_INIT).detail["block_size"] == 256
 
 
+def loaded(rehearsal: Rehearsal, part: str) -> tuple[int, int]:
+    """Parameters that got a tensor, and all of them."""
+    found = rehearsal.result(RehearsedStage.WEIGHT_LOAD).detail[part]
+    assert not found["refused"]
+    return found["loaded"], found["parameters"]
+
+
 # One class a release: its imports are paid for once.
 
 
+class Test020:
+    def test_swa_and_main_caches_are_views_of_584_bytes(self, rehearse: Rehearse) -> None:
+        check_packed_views(rehearse("0.20.2", "--kv-cache-dtype fp8"))
+
+    def test_bfloat16_on_sm90(self, rehearse: Rehearse) -> None:
+        said = "DeepseekV4 only supports fp8 kv-cache format for now, got bfloat16"
+        assert failure(rehearse("0.20.2", "--kv-cache-dtype bfloat16")) == ("model-init", "AssertionError", said)
+
+    def test_block_size_512(self, rehearse: Rehearse) -> None:
+        assert failure(rehearse("0.20.2", "--kv-cache-dtype fp8 --block-size 512"))[0] == "kv-cache-init"
+
+
+PRO = "deepseek-ai/DeepSeek-V4-Pro"
+TP16 = "-tp 16 --nnodes 2 --node-rank 0 --master-addr 10.0.0.1 --kv-cache-dtype fp8"
+
+
+class Test023:
+    def test_pro_at_tp_16(self, rehearse: Rehearse) -> None:
+        # 3,072 shared-expert columns over 16 ranks are no whole FP8 blocks; 0.24 pads them.
+        stage, raised, message = failure(rehearse("0.23.0", TP16, model=PRO))
+        assert (stage, raised) == ("model-init", "ValueError")
+        assert message.endswith("block_k = 128.")
+
+
 class Test024:
+    def test_pro_at_tp_16(self, rehearse: Rehearse) -> None:
+        rehearsal = rehearse("0.24.0", TP16, model=PRO)
+        assert rehearsal.failure is None
+        assert loaded(rehearsal, "target")[0] == loaded(rehearsal, "target")[1]
+
     def test_swa_and_main_caches_are_views_of_584_bytes(self, rehearse: Rehearse) -> None:
         rehearsal = rehearse("0.24.0", "--kv-cache-dtype fp8")
         check_packed_views(rehearsal)
@@ -134,6 +165,27 @@ class Test025:
         assert rehearsal.failure.detail["example"]["shape"][-1] == 512
 
 
+@pytest.mark.parametrize("release", ["0.25.0", "0.26.0", "0.27.0", "0.27.1"])
+def test_without_the_hybrid_manager_views_have_512_bytes(rehearse: Rehearse, release: str) -> None:
+    rehearsal = rehearse(release, "--kv-cache-dtype fp8 --max-model-len 131072 --disable-hybrid-kv-cache-manager")
+    assert failure(rehearsal) == ("flashmla-contract", "RuntimeError", PACKED)
+    assert 512 in widths(rehearsal)["swa"] | widths(rehearsal)["main"]
+
+
+class Test028:
+    def test_swa_and_main_caches_are_views_of_584_bytes(self, rehearse: Rehearse) -> None:
+        check_packed_views(rehearse("0.28.0", "--kv-cache-dtype fp8"))
+
+    def test_bfloat16_on_sm90(self, rehearse: Rehearse) -> None:
+        said = "DeepseekV4 fp8_ds_mla layout only supports fp8 kv-cache, got bfloat16"
+        assert failure(rehearse("0.28.0", "--kv-cache-dtype bfloat16")) == ("model-init", "AssertionError", said)
+
+    def test_block_size_512(self, rehearse: Rehearse) -> None:
+        rehearsal = rehearse("0.28.0", "--kv-cache-dtype fp8 --block-size 512")
+        assert rehearsal.failure is None
+        assert rehearsal.result(RehearsedStage.KV_CACHE_INIT).detail["block_size"] == 512
+
+
 class Test029:
     def test_auto_stops(self, rehearse: Rehearse) -> None:
         said = "DeepseekV4 fp8_ds_mla layout only supports fp8 kv-cache, got auto"
@@ -160,13 +212,6 @@ class Test030:
 
 MTP = '--speculative-config \'{"method":"mtp","num_speculative_tokens":1}\''
 DSPARK = '--speculative-config \'{"method":"dspark","num_speculative_tokens":5}\''
-
-
-def loaded(rehearsal: Rehearsal, part: str) -> tuple[int, int]:
-    """Parameters that got a tensor, and all of them."""
-    found = rehearsal.result(RehearsedStage.WEIGHT_LOAD).detail[part]
-    assert not found["refused"]
-    return found["loaded"], found["parameters"]
 
 
 class Test033:
@@ -207,3 +252,53 @@ class Test033:
         stage, raised, message = failure(rehearse("0.33.0", "--kv-cache-dtype fp8 --block-size 512"))
         assert (stage, raised) == ("kv-cache-init", "ValueError")
         assert "packed 512-token KV cache blocks cannot be split into" in message
+
+
+def changed_tree(folder: Path, package: Path, file: str, old: str, new: str) -> str:
+    """The package in another folder, all links but one changed file; no metadata beside it."""
+    target = folder / "vllm"
+    target.mkdir(parents=True)
+    parts = Path(file).parts
+    here, there = package, target
+    for part in parts:
+        for entry in here.iterdir():
+            if entry.name != part:
+                (there / entry.name).symlink_to(entry)
+        here, there = here / part, there / part
+        if here.is_dir():
+            there.mkdir()
+    text = here.read_text(encoding="utf-8")
+    assert old in text
+    there.write_text(text.replace(old, new), encoding="utf-8")
+    return str(folder)
+
+
+def rehearse_tree(environment: Environment, tree: str) -> Rehearsal:
+    others = environment.folders[1:]
+    changed = find_environment(environment.python, os.pathsep.join((tree, *others)))
+    request = read_request(f"vllm serve {FLASH} -tp 8 --kv-cache-dtype fp8", gpu="H200", gpus=8)
+    request = for_environment(request, changed.vllm)
+    report = check_request(request, load_rules(), fixes=False)
+    with RehearsalSession(changed) as session:
+        return session.rehearse(build_launch(request, report.deployment, draft=None, stage_timeout=300))
+
+
+class TestUnknownCode:
+    def test_a_release_that_the_rules_do_not_know(self, tmp_path: Path) -> None:
+        environment = live_environment("0.33.0")
+        if environment is None:
+            pytest.skip("vLLM 0.33.0 is not there")
+        tree = changed_tree(tmp_path, Path(environment.package), "_version.py", "0.33.0", "0.99.0")
+        rehearsal = rehearse_tree(environment, tree)
+        assert rehearsal.vllm == "0.99.0"
+        assert {result.status for result in rehearsal.stages} == {Status.OK}
+
+    def test_a_stub_that_no_longer_fits_is_no_verdict(self, tmp_path: Path) -> None:
+        environment = live_environment("0.33.0")
+        if environment is None:
+            pytest.skip("vLLM 0.33.0 is not there")
+        tree = changed_tree(tmp_path, Path(environment.package), "distributed/parallel_state.py", "_PP", "_PIPELINE")
+        rehearsal = rehearse_tree(environment, tree)
+        assert rehearsal.failure is None
+        assert rehearsal.unavailable is not None
+        assert "has no _PP any more" in rehearsal.unavailable.message

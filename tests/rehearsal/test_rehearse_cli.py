@@ -6,13 +6,15 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from dsv4check.cli.main import app
 from dsv4check.errors import InputError
-from dsv4check.rehearsal import parent
+from dsv4check.rehearsal import environment, parent, provision
+from tests.rehearsal.fake_pip import FakePip
 from tests.rehearsal.fake_tree import NEEDED, beside, tree
 
 FLASH = "deepseek-ai/DeepSeek-V4-Flash"
@@ -88,6 +90,46 @@ def test_no_vllm_at_all(tmp_path: Path) -> None:
     done = run("--python", str(fake), *COMMAND)
     assert done.exit_code == 3
     assert done.stdout.startswith("REHEARSAL UNAVAILABLE")
+    assert "(--provision)" in done.stdout
+
+
+@pytest.fixture
+def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is installed here; environments are built with a pip that fetches nothing."""
+
+    def nothing(python: str | None = None, vllm_path: str | None = None) -> NoReturn:
+        raise environment.RehearsalUnavailable("no vllm here")
+
+    monkeypatch.setenv("DSV4CHECK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(provision, "warm_up", lambda environment, report: None)
+    monkeypatch.setattr(provision, "run_command", FakePip())
+    monkeypatch.setattr(environment, "find_environment", nothing)
+
+
+@pytest.mark.usefixtures("child", "built")
+@pytest.mark.parametrize("child", ["well"], indirect=True)
+def test_provision() -> None:
+    options = ["--vllm", "0.29.0", "--format", "json", *COMMAND, *FP8]
+    assert run(*options).exit_code == 3
+    refused = run("--provision", *options)
+    assert isinstance(refused.exception, InputError)
+    assert "add --yes" in str(refused.exception)
+    first = run("--provision", "--yes", *options)
+    assert first.exit_code == 0, first.output
+    assert "built by --provision" in json.loads(first.stdout)["environment"]
+    assert "MB to fetch" in first.stderr
+    for again in (["--provision"], ["--provision", "--offline"], []):
+        done = run(*again, *options)
+        assert (done.exit_code, done.stderr) == (0, ""), done.output
+        assert json.loads(done.stdout)["environment"] == json.loads(first.stdout)["environment"]
+
+
+@pytest.mark.usefixtures("child", "built")
+@pytest.mark.parametrize("child", ["well"], indirect=True)
+def test_provision_for_a_batch() -> None:
+    line = json.dumps({"id": 1, "model": FLASH, "args": ["-tp", "8", *FP8], "gpu": "H200", "gpus": 8})
+    done = run("--provision", "-y", "--vllm", "0.29.0", "--batch", "-", stdin=line)
+    assert (done.exit_code, json.loads(done.stdout)["verdict"]) == (0, "pass")
 
 
 @pytest.mark.parametrize(
@@ -95,6 +137,8 @@ def test_no_vllm_at_all(tmp_path: Path) -> None:
     [
         (["--vllm", "0.24.0", *COMMAND], "the vLLM to rehearse with is 0.29.0"),
         (["--batch", "x", *COMMAND], "remove the command"),
+        (["--provision", *COMMAND], "leave out --python and --vllm-path"),
+        (["--offline", "--online", *COMMAND], "exclude each other"),
         (["--gpu", "H200"], "no command given"),
     ],
 )

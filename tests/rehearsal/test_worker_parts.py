@@ -99,6 +99,7 @@ def test_what_vllm_raises_is_a_verdict_with_its_place() -> None:
         raised(RuntimeError("Found no NVIDIA driver on your system.")),
         raised(NotImplementedError("Cannot copy out of meta tensor; no data!")),
         raised(MemoryError()),
+        raised(ValueError("Model architectures ['DeepseekV4ForCausalLM'] failed to be inspected.")),
         raised(OSError("We couldn't connect to 'https://huggingface.co' to load the files")),
     ],
 )

@@ -132,7 +132,6 @@ def test_refusals_of_some_releases(vllm: str, flags: dict[str, Any], code: str) 
     ("vllm", "flags"),
     [
         ("0.26.0", {"long_prefill_token_threshold": 2000000}),
-        ("0.32.0", {"disable_sliding_window": True}),
         ("0.29.0", {"enable_lora": True}),
         ("0.32.0", {"enable_lora": True, "moe_backend": "deep_gemm_mega_moe"}),
         ("0.30.0", {"prefix_cache_retention_interval": 1024}),
@@ -141,6 +140,12 @@ def test_refusals_of_some_releases(vllm: str, flags: dict[str, Any], code: str) 
 )
 def test_what_these_releases_accept(vllm: str, flags: dict[str, Any]) -> None:
     assert codes(vllm, flags) == set()
+
+
+@pytest.mark.parametrize(("vllm", "stage"), [("0.32.0", Stage.KV_CACHE_INIT), ("0.33.0", Stage.ENGINE_CONFIG)])
+def test_where_a_missing_window_stops(vllm: str, stage: Stage) -> None:
+    problem = engine_of(deployment(vllm, {**TP8, "disable_sliding_window": True}))["disable-sliding-window"]
+    assert problem.stage is stage
 
 
 def test_lora_stops_after_loading() -> None:

@@ -123,13 +123,35 @@ _PROPOSERS = {
 }
 
 
+def check_v1_drafter(config: Any) -> None:
+    """What the V1 runner's drafter asks of the draft's config before any model is built (its constructor)."""
+    speculative = config.speculative_config
+    if speculative is None or speculative.method in _WITHOUT_MODEL or not speculative.parallel_drafting:
+        return
+    proposer = _v1_proposer(config, speculative)
+    proposer.pass_hidden_states_to_model = False  # the tensors for that are not needed
+    if hasattr(proposer, "_init_parallel_drafting_params"):
+        proposer._init_parallel_drafting_params()
+
+
 def _v1_draft(config: Any, speculative: Any) -> dict[str, Any]:
-    """The V1 runner's choice of proposer (``GPUModelRunner.__init__``), and its model."""
+    """The V1 runner's drafter and its model."""
+    if speculative.method in _WITHOUT_MODEL:
+        return {"drafter": speculative.method}
+    proposer = _v1_proposer(config, speculative)
+    _patch(config)
+    if hasattr(proposer, "_get_model"):
+        model = proposer._get_model()
+    else:
+        model = _get_model(vllm_config=config, model_config=speculative.draft_model_config)
+    return {"drafter": type(proposer).__name__, "draft_class": _path(model)}
+
+
+def _v1_proposer(config: Any, speculative: Any) -> Any:
+    """The V1 runner's choice of proposer (``GPUModelRunner.__init__``), without its constructor."""
     import torch
 
     method = speculative.method
-    if method in _WITHOUT_MODEL:
-        return {"drafter": method}
     if method in _PROPOSERS:
         module, name = _PROPOSERS[method]
     elif hasattr(speculative, "use_eagle") and speculative.use_eagle():
@@ -143,12 +165,7 @@ def _v1_draft(config: Any, speculative: Any) -> dict[str, Any]:
     proposer.draft_model_config = speculative.draft_model_config
     proposer.device = torch.device("meta")
     proposer.method = method
-    _patch(config)
-    if hasattr(proposer, "_get_model"):
-        model = proposer._get_model()
-    else:
-        model = _get_model(vllm_config=config, model_config=speculative.draft_model_config)
-    return {"drafter": name, "draft_class": _path(model)}
+    return proposer
 
 
 def _path(thing: Any) -> str:

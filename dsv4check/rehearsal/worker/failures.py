@@ -34,8 +34,12 @@ _LIMITS = re.compile(
             r"couldn't connect to 'https://huggingface",
             r"No such file or directory: '(nvcc|ptxas)",
             r"Couldn't instantiate the backend tokenizer",
+            # vLLM's model registry swallows an import that failed, and says only this.
+            r"failed to be inspected",
             r"pin_memory|pinned memory",
+            r"Failed to infer device type",
             r"requires [\w-]+ package",
+            r"Invalid repository ID or local directory specified: '[\w.\-]+(/[\w.\-]+)?'",  # the hub is not asked here
             r"must match torch.distributed world size",
         )
     ),

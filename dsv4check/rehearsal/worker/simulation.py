@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
+import importlib.util
 import os
+import re
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from ..protocol import SimulatedDevice
@@ -25,6 +29,7 @@ def start(sm: str) -> frozenset[str]:
     if "flashinfer" not in absent:
         os.environ["VLLM_HAS_FLASHINFER_CUBIN"] = "1"
     extensions.install()
+    _answer_for_metadata()
     simulated_device.install_triton()
     import torch
 
@@ -42,6 +47,21 @@ def start(sm: str) -> frozenset[str]:
     for name in ("vllm.entrypoints.cli.serve", "vllm.v1.engine.async_llm", "vllm.v1.engine.core"):
         importlib.import_module(name)
     return absent
+
+
+def _answer_for_metadata() -> None:
+    """A tree without ``dist-info`` says its version itself: vLLM's choice of a platform asks the metadata for it."""
+    metadata: Any = importlib.metadata
+    try:
+        metadata.version("vllm")
+    except metadata.PackageNotFoundError:
+        spec = importlib.util.find_spec("vllm")
+        file = Path(spec.origin or "").parent / "_version.py" if spec is not None else Path()
+        text = file.read_text(encoding="utf-8") if file.is_file() else ""
+        found = re.search(r"__version__ = version = ['\"]([^'\"]+)", text)
+        stated = found[1] if found else "0"
+        original = metadata.version
+        metadata.version = lambda name: stated if name == "vllm" else original(name)
 
 
 def import_model(architectures: Sequence[str]) -> None:

@@ -159,6 +159,8 @@ class Rehearsing:
 
     def _build(self) -> dict[str, Any]:
         device_init.check(self._config)
+        if not ranks.uses_v2_runner(self._config):
+            construction.check_v1_drafter(self._config)
         self._ranks = ranks.build(self._config)
         return ranks.describe(self._ranks)
 

@@ -22,7 +22,6 @@ from .names import (
     load_formats,
     mamba_backends,
     parsers,
-    replayssm_checked,
     retention,
 )
 
@@ -46,7 +45,6 @@ def learn(release: Release) -> dict[str, Any]:
         "max_len": max_len(source),
         "parsers": parsers(source),
         "partial_prefills": partial_prefills(source),
-        "replayssm_checked": replayssm_checked(source),
         "retention": retention(source),
         "routed_experts": routed_experts(source),
         "sampling_replay_with_drafts": replay_with_drafts(source),

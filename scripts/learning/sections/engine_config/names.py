@@ -6,7 +6,7 @@ import ast
 from typing import Final
 
 from ...guards import fields, keys
-from ...source import LearningError, Source, strings
+from ...source import LearningError, Source
 from .bounds import ARGUMENTS
 
 _RETENTION: Final = "prefix_cache_retention_interval"
@@ -32,11 +32,6 @@ def mamba_backends(source: Source) -> list[str]:
         for target in item.targets
         if isinstance(target, ast.Name)
     ]
-
-
-def replayssm_checked(source: Source) -> bool:
-    """True when ``VllmConfig`` (config/vllm.py) refuses ``--use-replayssm`` for models without a Mamba state."""
-    return "--use-replayssm is not supported for architecture " in strings(source.get("config/vllm.py", "VllmConfig"))
 
 
 def empty_reasoning_parser(source: Source) -> bool:
