@@ -12,12 +12,11 @@ arguments; 3 there is nothing that could run vLLM.
 from __future__ import annotations
 
 import argparse
-import importlib
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -75,11 +74,10 @@ def find(options: argparse.Namespace) -> Environment:
     if options.tree or options.python:
         return find_environment(options.python, options.tree)
     # Imported here: fetching is needed only without --tree.
-    provision: Any = importlib.import_module("dsv4check.rehearsal.provision").provision
-    found: Environment = provision(
-        options.version, offline=options.offline, confirm=(lambda _text: True) if options.yes else _ask, report=_say
-    )
-    return found
+    from dsv4check.rehearsal.provision import provision
+
+    confirm = (lambda _text: True) if options.yes else _ask
+    return provision(options.version, offline=options.offline, confirm=confirm, report=_say)
 
 
 def _ask(text: str) -> bool:

@@ -23,6 +23,7 @@ _FLAG_WORDS: Final[Mapping[str, str]] = {
     "neg": "negative spellings",
     "cv": "value when given bare",
 }
+_FOLLOWS_SPELLINGS: Final = frozenset({"s", "neg"})
 _FIELD_WORDS: Final[Mapping[str, str]] = {
     "t": "type",
     "df": "default",
@@ -88,8 +89,15 @@ def _values(path: str, old: Any, new: Any) -> Iterator[str]:
                 yield from _values(place, old[key], new[key])
     elif isinstance(old, list) and isinstance(new, list):
         yield f"{path}: {_list_change(old, new)}"
+    elif _is_word_list(old) and _is_word_list(new):
+        yield f"{path}: {_list_change(old.split(), new.split())}"
     else:
         yield f"{path}: {_short(old)} -> {_short(new)}"
+
+
+def _is_word_list(value: Any) -> bool:
+    """True for the sorted names that a section keeps in one text."""
+    return isinstance(value, str) and len(words := value.split()) > 1 and words == sorted(set(words))
 
 
 def _list_change(old: list[Any], new: list[Any]) -> str:
@@ -140,7 +148,7 @@ def _introduced(flag: Mapping[str, Any]) -> str:
 def _entries(place: str, old: Mapping[str, Any], new: Mapping[str, Any], words: Mapping[str, str]) -> Iterator[str]:
     for key in sorted({*old, *new}):
         first, second = old.get(key), new.get(key)
-        if first == second:
+        if first == second or (key in _FOLLOWS_SPELLINGS and old.get("o") != new.get("o")):
             continue
         name = words.get(key, key)
         if isinstance(first, list) and isinstance(second, list):

@@ -35,6 +35,8 @@ def flags(old: dict[str, Any], new: dict[str, Any], part: str = "flags") -> list
         ({"a": {"x": {"y": None}}}, {"a": {"x": {"y": {"z": 1}}}}, ['a.x.y: null -> {"z": 1}']),
         ({"a": {}}, {"b": {}}, ["a: section gone", "b: new section"]),
         ({"a": {"x": "same"}}, {"a": {"x": "same"}}, []),
+        ({"a": {"x": "alpha beta"}}, {"a": {"x": "alpha delta gamma"}}, ["a.x: new delta, gamma; gone beta"]),
+        ({"a": {"x": "not in order"}}, {"a": {"x": "any order"}}, ["a.x: not in order -> any order"]),
         ({"a": {"x": ""}}, {"a": {"x": "y" * 200}}, ["a.x:  -> " + "y" * 160 + " ..."]),
         (
             {"env": {"known": "A B", "int": "A", "choices": {"B": {"exact": True, "values": ["x"]}}}},
@@ -70,7 +72,7 @@ def test_sections(old: dict[str, Any], new: dict[str, Any], words: list[str]) ->
         ({"foo": {"o": ["--foo"]}}, {}, ["flag --foo: gone"]),
         (
             {"foo": {"o": ["--foo"], "df": 1, "c": [1, 2]}},
-            {"foo": {"o": ["--foo", "--old-foo"], "c": [1, 3]}},
+            {"foo": {"o": ["--foo", "--old-foo"], "s": ["--foo"], "neg": ["--old-foo"], "c": [1, 3]}},
             [
                 "flag --foo: choices: new 3; gone 2",
                 "flag --foo: default 1 -> none",

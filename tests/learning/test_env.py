@@ -3,33 +3,39 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dsv4check.data import load_yaml, rules_dir
-from dsv4check.rehearsal.environment import find_environment
 from dsv4check.releases.facts import known_releases
 from scripts.learning.children import environment
 from scripts.learning.release import open_release
 from scripts.learning.sections import env
 from scripts.learning.source import LearningError
+from tests.rehearsal.live import live_environment, needs_vllm
 
-TREES = os.environ.get("DSV4CHECK_VLLM_TREES")
-PYTHON = os.environ.get("DSV4CHECK_VLLM_PYTHON")
 RELEASES = known_releases()
 
 
+@needs_vllm
 @pytest.mark.parametrize("version", [RELEASES[0], RELEASES[-1]])
 def test_shipped(version: str) -> None:
-    if TREES is None or PYTHON is None or not (tree := Path(TREES) / version).is_dir():
-        pytest.skip("not unpacked under DSV4CHECK_VLLM_TREES, or no DSV4CHECK_VLLM_PYTHON")
+    environment_of_release = live_environment(version)
+    if environment_of_release is None:
+        pytest.skip(f"vLLM {version} is not there (see tests/rehearsal/live.py)")
     shipped = load_yaml((rules_dir() / "releases" / f"{version}.yaml").read_text())["env"]
-    assert env.learn(open_release(find_environment(PYTHON, str(tree)))) == shipped
+    try:
+        learned = env.learn(open_release(environment_of_release))
+    except LearningError as error:
+        if "FlashInfer" not in str(error):
+            raise
+        pytest.skip(str(error))
+    assert learned == shipped
 
 
 ANSWER: dict[str, Any] = {
+    "flashinfer": True,
     "known": ["MAX_JOBS", "VLLM_LOGGING_LEVEL", "VLLM_HOST_IP", "VLLM_CACHE_ROOT", "VLLM_DP_RANK"],
     "int": ["VLLM_DP_RANK", "MAX_JOBS"],
     "float": [],
@@ -52,6 +58,7 @@ def test_names_of_vllm_only() -> None:
     ("change", "message"),
     [
         ({"known": ["VLLM_HOST_IP", "VLLM_CACHE_ROOT"]}, "has no VLLM_LOGGING_LEVEL"),
+        ({"flashinfer": False}, "FlashInfer cannot be imported"),
         ({"int": []}, "has no checked values"),
         ({"choices": {}}, "has no checked values"),
     ],

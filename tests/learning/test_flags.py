@@ -7,7 +7,6 @@ from __future__ import annotations
 import argparse
 import enum
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,25 +15,25 @@ from typing import Annotated, Any, Literal, Optional
 import pytest
 
 from dsv4check.data import rules_dir
-from dsv4check.rehearsal.environment import find_environment
 from dsv4check.releases.facts import known_releases
 from scripts.learning.children import flags as child
 from scripts.learning.flags import build_table, learn_flags
 from scripts.learning.release import open_release
 from scripts.learning.source import LearningError
 from scripts.learning.write import flags_text
+from tests.rehearsal.live import live_environment, needs_vllm
 
-TREES = os.environ.get("DSV4CHECK_VLLM_TREES")
-PYTHON = os.environ.get("DSV4CHECK_VLLM_PYTHON")
 RELEASES = known_releases()
 
 
+@needs_vllm
 @pytest.mark.parametrize("version", [RELEASES[0], RELEASES[-1]])
 def test_shipped(version: str) -> None:
-    if TREES is None or PYTHON is None or not (tree := Path(TREES) / version).is_dir():
-        pytest.skip("not unpacked under DSV4CHECK_VLLM_TREES, or no DSV4CHECK_VLLM_PYTHON")
+    environment_of_release = live_environment(version)
+    if environment_of_release is None:
+        pytest.skip(f"vLLM {version} is not there (see tests/rehearsal/live.py)")
     shipped = (rules_dir() / "releases" / "flags" / f"{version}.json").read_text()
-    assert flags_text(learn_flags(open_release(find_environment(PYTHON, str(tree))))) == shipped
+    assert flags_text(learn_flags(open_release(environment_of_release))) == shipped
 
 
 def flag(name: str, **given: Any) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import contextlib
 import functools
 import gc
 import importlib
+import importlib.util
 import inspect
 import json
 import os
@@ -29,6 +30,7 @@ def main(words: list[str]) -> dict[str, Any]:
     config = json.loads(Path(path).read_text(encoding="utf-8"))
     table = importlib.import_module("vllm.envs").environment_variables
     found: dict[str, Any] = {"known": sorted(table), "int": [], "float": [], "choices": {}}
+    found["flashinfer"] = importlib.util.find_spec("flashinfer") is not None
     for name, read in table.items():
         said = _refusal(name, read)
         if said.startswith("invalid literal for int()"):

@@ -29,6 +29,8 @@ def learn(release: Release) -> dict[str, Any]:
 
 def build(answer: dict[str, Any]) -> dict[str, Any]:
     """The section from the answer of ``children/environment.py``."""
+    if not answer["flashinfer"]:
+        raise LearningError("FlashInfer cannot be imported: vLLM then does not read the variables it reads on a GPU")
     missing = sorted(_UNMISSABLE - set(answer["known"]))
     if missing or not answer["int"] or not answer["choices"]:
         raise LearningError(f"envs.py: environment_variables has no {missing[0] if missing else 'checked values'}")
