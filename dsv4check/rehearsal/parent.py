@@ -77,8 +77,9 @@ class _Child:
         self._errors = bytearray()
         self._number = 0
         self._stopped = False
-        for target, stream in ((self._read_lines, self._process.stdout), (self._read_errors, self._process.stderr)):
-            threading.Thread(target=target, args=(stream,), daemon=True).start()
+        threading.Thread(target=self._read_lines, args=(self._process.stdout,), daemon=True).start()
+        self._error_reader = threading.Thread(target=self._read_errors, args=(self._process.stderr,), daemon=True)
+        self._error_reader.start()
         try:
             self.vllm = self._wait_ready(start_seconds)
         except BaseException:
@@ -164,6 +165,8 @@ class _Child:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=2)
         code = self._process.poll()
+        if code is not None:
+            self._error_reader.join(timeout=2)  # what it wrote last may still be on its way
         if code is None:
             how = "the child closed its output"
         elif code < 0:
