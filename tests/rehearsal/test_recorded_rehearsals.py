@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
-
-import pytest
 
 from dsv4check.api import check_request
 from dsv4check.batch import request_from_record
@@ -33,7 +31,7 @@ def comparison_of(row: dict[str, Any]) -> Comparison:
     return compare(report, replay(row["seen"], row["vllm"]), load_rules())
 
 
-def test_rules_and_recorded_rehearsals_agree(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rules_and_recorded_rehearsals_agree(figures: Callable[[str], None]) -> None:
     allowed = known_differences()
     counts: Counter[str] = Counter()
     unexpected, listed, seen = [], set(), set()
@@ -54,13 +52,12 @@ def test_rules_and_recorded_rehearsals_agree(capsys: pytest.CaptureFixture[str])
             counts[row["seen"]["verdict"]] += 1
     agreed = counts["pass"] + counts["fail"]
     compared = agreed + len(listed) + len(unexpected)
-    with capsys.disabled():
-        print(
-            f"\nrecorded rehearsals: {agreed} of {compared} agree ({100 * agreed / compared:.1f} %; "
-            f"{counts['pass']} pass, {counts['fail']} fail), {len(listed)} known to differ; not compared: "
-            f"{counts['memory']} that stop for want of KV-cache memory or at V4.1's caches, which no rule plans, "
-            f"{counts['unavailable']} that could not be rehearsed"
-        )
+    figures(
+        f"recorded rehearsals: {agreed} of {compared} agree ({100 * agreed / compared:.1f} %; "
+        f"{counts['pass']} pass, {counts['fail']} fail), {len(listed)} known to differ; not compared: "
+        f"{counts['memory']} that stop for want of KV-cache memory or at V4.1's caches, which no rule plans, "
+        f"{counts['unavailable']} that could not be rehearsed"
+    )
     assert not unexpected, "\n".join(unexpected)
     stale = (set(allowed) & seen) - listed
     assert not stale, f"launches in known.yaml that agree now: {sorted(stale)}"
