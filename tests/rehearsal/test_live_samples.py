@@ -16,7 +16,7 @@ from tests.rehearsal.known import known_differences
 from tests.rehearsal.live import live_environment, needs_vllm
 
 SEED = 2
-LAUNCHES = int(os.environ.get("DSV4CHECK_LIVE_SAMPLES", "300"))
+LAUNCHES = int(os.environ.get("DSV4CHECK_LIVE_SAMPLES", "360"))
 RELEASES = ("0.33.0", "0.24.0")
 """The newest and an old one."""
 SMS = ("9.0", "10.0")
