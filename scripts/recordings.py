@@ -10,7 +10,7 @@ from dsv4check.api import check_request
 from dsv4check.batch import request_from_record
 from dsv4check.engine.rule import Rule
 from dsv4check.rehearsal.compare import Agreement, Comparison
-from dsv4check.rehearsal.launch import build_launch
+from dsv4check.rehearsal.launch import build_launch, draft_model
 from dsv4check.rehearsal.parent import RehearsalSession
 from dsv4check.rehearsal.protocol import Rehearsal, RehearsedStage, StageResult, Status, complete
 from dsv4check.report.model import Report
@@ -27,9 +27,8 @@ def rehearse(line: Mapping[str, Any], session: RehearsalSession, rules: tuple[Ru
     """
     request = request_from_record(line, str(line["id"]), online=False)
     report = check_request(request, rules, fixes=False)
-    draft = report.resolution.draft.config.get("model") if report.resolution.draft is not None else None
     launch = build_launch(
-        request, report.deployment, draft=draft if isinstance(draft, str) else None, stage_timeout=_STAGE_SECONDS
+        request, report.deployment, draft=draft_model(report.resolution), stage_timeout=_STAGE_SECONDS
     )
     return report, session.rehearse(launch)
 

@@ -138,16 +138,15 @@ def rehearse_request(
     """
     from dsv4check.api import check_request
     from dsv4check.rehearsal.compare import compare
-    from dsv4check.rehearsal.launch import build_launch, for_environment
+    from dsv4check.rehearsal.launch import build_launch, draft_model, for_environment
     from dsv4check.report.rehearsal import RehearsalReport
 
     request = for_environment(request, session.environment.vllm)
     report = check_request(request, rules)
-    draft = report.resolution.draft.config.get("model") if report.resolution.draft is not None else None
     launch = build_launch(
         request,
         report.deployment,
-        draft=draft if isinstance(draft, str) else None,
+        draft=draft_model(report.resolution),
         stage_timeout=timeout,
         checkpoint=checkpoint,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from dsv4check.inputs.tensors import Checkpoint, few_experts, fill_shapes, publi
 from dsv4check.rehearsal.environment import RehearsalUnavailable
 from dsv4check.rehearsal.protocol import Launch, SimulatedDevice, TensorRecord
 from dsv4check.request import Request
+from dsv4check.resolution import Resolution
 
 SIMULATED: Final = ("7.0", "7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "10.3", "11.0", "12.0", "12.1")
 """Compute capabilities the child can pretend to have."""
@@ -62,6 +64,12 @@ def build_launch(
         files=tuple(files),
         stage_timeout=stage_timeout,
     )
+
+
+def draft_model(resolution: Resolution) -> str | None:
+    """The model that ``--speculative-config`` names, for :func:`build_launch`; None without one."""
+    named = resolution.draft.config.get("model") if resolution.draft is not None else None
+    return named if isinstance(named, str) else None
 
 
 def _device(request: Request) -> SimulatedDevice:
@@ -121,14 +129,23 @@ def _weights(
         for folder in checkpoint_folders(name, deployment.flags, deployment.env):
             found = found or read_checkpoint(folder)
     own_config = not (request.config_overrides or request.config_like or request.model_config)
-    published = published_tensors(name) if own_config else None
     if found is None:
-        found = published
-    elif found.without_shape and published is not None:
-        found = fill_shapes(found, published)
-    if found is None:
-        return None
-    return tuple((key, tensor.dtype, tensor.shape) for key, tensor in few_experts(found.tensors).items())
+        return _published(name) if own_config else None
+    if found.without_shape and own_config:
+        published = published_tensors(name)
+        found = found if published is None else fill_shapes(found, published)
+    return _records(found)
+
+
+@cache
+def _published(name: str) -> tuple[TensorRecord, ...] | None:
+    """A published checkpoint's records; kept, because a batch asks for the same again and again."""
+    found = published_tensors(name)
+    return None if found is None else _records(found)
+
+
+def _records(checkpoint: Checkpoint) -> tuple[TensorRecord, ...]:
+    return tuple((key, tensor.dtype, tensor.shape) for key, tensor in few_experts(checkpoint.tensors).items())
 
 
 def _with_markers(word: str, names: list[str]) -> str:

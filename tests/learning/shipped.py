@@ -12,6 +12,7 @@ import yaml
 
 from scripts.learning.registry import learner
 from scripts.learning.release import Release, source_only
+from scripts.learning.source import Source
 
 RULES = Path(__file__).parents[2] / "rules" / "releases"
 VERSIONS = sorted(path.stem for path in RULES.glob("*.yaml") if path.stem[0].isdigit())
@@ -35,3 +36,12 @@ def made_up(folder: Path, files: dict[str, str]) -> Release:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(dedent(text))
     return source_only(package)
+
+
+def tree(folder: Path, files: dict[str, str]) -> Source:
+    """The text of a package that consists of these files, as they are."""
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return Source(folder)

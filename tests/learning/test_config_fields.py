@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
-from dsv4check.data import load_yaml, rules_dir
 from scripts.learning.release import Release, source_only
 from scripts.learning.sections.config_fields import learn
 from scripts.learning.source import LearningError
-
-TREES = os.environ.get("DSV4CHECK_VLLM_TREES")
-RELEASES = sorted(path.stem for path in (rules_dir() / "releases").glob("[0-9]*.yaml"))
+from tests.learning.shipped import VERSIONS, assert_learned
 
 
-@pytest.mark.parametrize("version", RELEASES)
+@pytest.mark.parametrize("version", VERSIONS)
 def test_shipped(version: str) -> None:
-    if TREES is None or not (package := Path(TREES) / version / "vllm").is_dir():
-        pytest.skip("not unpacked under DSV4CHECK_VLLM_TREES")
-    shipped = load_yaml((rules_dir() / "releases" / f"{version}.yaml").read_text())["config_fields"]
-    assert learn(source_only(package)) == shipped
+    assert_learned("config_fields", version)
 
 
 REGISTRY = """

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dsv4check.data import load_yaml, rules_dir
-from scripts.learning.release import source_only
-from scripts.learning.sections.engine_config import learn
 from scripts.learning.sections.engine_config.bounds import bounds
 from scripts.learning.sections.engine_config.checks import (
     lora,
@@ -20,10 +16,8 @@ from scripts.learning.sections.engine_config.checks import (
 )
 from scripts.learning.sections.engine_config.lengths import batch, long_prefill, max_len
 from scripts.learning.sections.engine_config.names import kv_layouts, parsers, retention
-from scripts.learning.source import LearningError, Source
-
-TREES = os.environ.get("DSV4CHECK_VLLM_TREES")
-RELEASES = sorted(path.stem for path in (rules_dir() / "releases").glob("[0-9]*.yaml"))
+from scripts.learning.source import LearningError
+from tests.learning.shipped import VERSIONS, assert_learned, tree
 
 BATCH = """
 class EngineArgs:
@@ -50,23 +44,9 @@ def _get_and_verify_max_len(hf_config):
 YARN = 'if rope_type == "yarn":\n                derived_max_model_len = rp["original_max_position_embeddings"]'
 
 
-def tree(folder: Path, files: dict[str, str]) -> Source:
-    """A package with these files."""
-    for name, text in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    return Source(folder)
-
-
-@pytest.mark.skipif(TREES is None, reason="DSV4CHECK_VLLM_TREES names no unpacked releases")
-@pytest.mark.parametrize("version", RELEASES)
+@pytest.mark.parametrize("version", VERSIONS)
 def test_shipped_release(version: str) -> None:
-    package = Path(TREES or "") / version / "vllm"
-    if not package.is_dir():
-        pytest.skip(f"{version} is not unpacked")
-    shipped = load_yaml((rules_dir() / "releases" / f"{version}.yaml").read_text(encoding="utf-8"))
-    assert learn(source_only(package)) == shipped["engine_config"]
+    assert_learned("engine_config", version)
 
 
 def config_classes(scheduler: str) -> dict[str, str]:

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
-from dsv4check.data import load_yaml, rules_dir
 from dsv4check.resolve import runner as resolve_runner
-from scripts.learning.release import source_only
-from scripts.learning.sections.runner import learn
 from scripts.learning.sections.runner.asynchronous import asynchronous
 from scripts.learning.sections.runner.choice import choice, environment
 from scripts.learning.sections.runner.drafts import capture_check, mask_token_fields
 from scripts.learning.sections.runner.features import TESTS, v1_features, v2_features
 from scripts.learning.source import LearningError, Source
-
-TREES = os.environ.get("DSV4CHECK_VLLM_TREES")
-RELEASES = sorted(path.stem for path in (rules_dir() / "releases").glob("[0-9]*.yaml"))
+from tests.learning.shipped import VERSIONS, assert_learned, tree
 
 CHOICE = """
 {constants}
@@ -81,23 +75,9 @@ class VllmConfig:
 """
 
 
-def tree(folder: Path, files: dict[str, str]) -> Source:
-    """A package with these files."""
-    for name, text in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    return Source(folder)
-
-
-@pytest.mark.skipif(TREES is None, reason="DSV4CHECK_VLLM_TREES names no unpacked releases")
-@pytest.mark.parametrize("version", RELEASES)
+@pytest.mark.parametrize("version", VERSIONS)
 def test_shipped_release(version: str) -> None:
-    package = Path(TREES or "") / version / "vllm"
-    if not package.is_dir():
-        pytest.skip(f"{version} is not unpacked")
-    shipped = load_yaml((rules_dir() / "releases" / f"{version}.yaml").read_text(encoding="utf-8"))
-    assert learn(source_only(package)) == shipped["runner"]
+    assert_learned("runner", version)
 
 
 def test_every_feature_has_a_test_in_the_rules() -> None:

@@ -16,7 +16,7 @@ from dsv4check.api import check_request, read_request
 from dsv4check.engine.rule import load_rules
 from dsv4check.rehearsal.compare import Agreement, compare
 from dsv4check.rehearsal.environment import Environment, find_environment
-from dsv4check.rehearsal.launch import build_launch, for_environment
+from dsv4check.rehearsal.launch import build_launch, draft_model, for_environment
 from dsv4check.rehearsal.parent import RehearsalSession
 from dsv4check.rehearsal.protocol import Rehearsal, RehearsedStage, Status
 from tests.rehearsal.live import live_environment, needs_vllm
@@ -45,7 +45,7 @@ def rehearse() -> Iterator[Rehearse]:
         request = read_request(f"vllm serve {model} -tp 8 {flags}", gpu=gpu, gpus=8)
         request = for_environment(request, sessions[release].environment.vllm)
         report = check_request(request, load_rules(), fixes=False)
-        draft = report.resolution.draft.config.get("model") if report.resolution.draft is not None else None
+        draft = draft_model(report.resolution)
         rehearsal = sessions[release].rehearse(build_launch(request, report.deployment, draft=draft, stage_timeout=300))
         assert rehearsal.unavailable is None, rehearsal.unavailable
         compared = compare(report, rehearsal, load_rules())
