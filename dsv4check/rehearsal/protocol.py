@@ -109,6 +109,8 @@ class Launch:
     """(name, text) of files the command reads (``--config``)."""
     stage_timeout: float = 120.0
     """Seconds one stage may take."""
+    trace_weights: bool = False
+    """Answer of the weight-load stage with every parameter and every tensor by name."""
 
 
 @dataclass(frozen=True)
@@ -199,6 +201,7 @@ def launch_from_json(data: Mapping[str, Any]) -> Launch:
             weights=tuple(None if one is None else tuple(map(_tensor, one)) for one in data["weights"]),
             files=tuple((name, text) for name, text in data["files"]),
             stage_timeout=float(data["stage_timeout"]),
+            trace_weights=bool(data["trace_weights"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ProtocolError(f"not a launch: {error!r}") from None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from typing import Any
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,14 @@ def rehearse() -> Iterator[Rehearse]:
     """Rehearses flags on a release, and checks that the rules agree. One session is open at a time."""
     sessions: dict[str, RehearsalSession] = {}
 
-    def run(release: str, flags: str, gpu: str = "H200", agree: bool = True, model: str = FLASH) -> Rehearsal:
+    def run(
+        release: str,
+        flags: str,
+        gpu: str = "H200",
+        agree: bool = True,
+        model: str = FLASH,
+        overrides: dict[str, Any] | None = None,
+    ) -> Rehearsal:
         if release not in sessions:
             environment = live_environment(release)
             if environment is None:
@@ -42,7 +50,7 @@ def rehearse() -> Iterator[Rehearse]:
                 open_session.close()
             sessions.clear()
             sessions[release] = RehearsalSession(environment)
-        request = read_request(f"vllm serve {model} -tp 8 {flags}", gpu=gpu, gpus=8)
+        request = read_request(f"vllm serve {model} -tp 8 {flags}", gpu=gpu, gpus=8, config_overrides=overrides)
         request = for_environment(request, sessions[release].environment.vllm)
         report = check_request(request, load_rules(), fixes=False)
         draft = draft_model(report.resolution)
@@ -226,6 +234,13 @@ class Test033:
         assert rehearsal.failure is None
         assert loaded(rehearsal, "target") == (1506, 1506)
         assert loaded(rehearsal, "draft") == (99, 99)
+
+    @pytest.mark.parametrize("tensor", [1, 4, 8])
+    def test_v41_is_loaded_by_name_on_any_number_of_gpus(self, rehearse: Rehearse, tensor: int) -> None:
+        words = f"-tp {tensor} --kv-cache-dtype fp8 {DSPARK}"
+        rehearsal = rehearse("0.33.0", words, model="deepseek-ai/DeepSeek-V4.1-Flash", gpu="B200")
+        assert loaded(rehearsal, "target") == (1521, 1521)
+        assert loaded(rehearsal, "draft") == (97, 97)
 
     def test_mtp_on_a_dspark_checkpoint(self, rehearse: Rehearse) -> None:
         rehearsal = rehearse("0.33.0", f"--kv-cache-dtype fp8 {MTP}", model=f"{FLASH}-0731")

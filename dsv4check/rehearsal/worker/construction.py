@@ -73,9 +73,17 @@ def describe_target(model: Any) -> dict[str, Any]:
 _MOE_CHOICES = ("mxfp4_backend", "nvfp4_backend", "fp8_backend")
 
 
+_IN_HOST_MEMORY: dict[int, Any] = {}
+"""Tensors that would lie in pinned host memory, by their storage."""
+
+
 def held_bytes(model: Any) -> int:
-    """Bytes of this rank's parameters, before any processing after loading."""
-    return sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    """Bytes of this rank's parameters on the GPU, before any processing after loading."""
+    return sum(
+        parameter.numel() * parameter.element_size()
+        for parameter in model.parameters()
+        if parameter.untyped_storage()._cdata not in _IN_HOST_MEMORY
+    )
 
 
 def check_lora(config: Any, model: Any) -> None:
@@ -183,10 +191,34 @@ def _get_model(
 
     loader = get_model_loader(load_config or vllm_config.load_config)
     model_config = model_config or vllm_config.model_config
-    with _quick_attributes(), set_default_torch_dtype(model_config.dtype), torch.device("meta"):
+    with _quick_attributes(), _no_pinned_memory(), set_default_torch_dtype(model_config.dtype), torch.device("meta"):
         model = initialize_model(vllm_config=vllm_config, model_config=model_config, prefix=prefix)
     _BUILT.append(Built(loader, model, model_config))
     return model
+
+
+@contextlib.contextmanager
+def _no_pinned_memory() -> Iterator[None]:
+    """Pinned host memory (V4.1 may keep its n-gram tables there) is as meta as that of the device."""
+    import torch
+    from torch.utils._device import _device_constructors
+
+    # torch remembers the functions that `torch.device("meta")` steers when it is first asked: before they are replaced.
+    _device_constructors()
+    original = torch.empty
+
+    def empty(*sizes: Any, **options: Any) -> Any:
+        if not options.pop("pin_memory", False):
+            return original(*sizes, **options)
+        tensor = original(*sizes, **{**options, "device": "meta"})
+        _IN_HOST_MEMORY[tensor.untyped_storage()._cdata] = tensor
+        return tensor
+
+    torch.empty = empty
+    try:
+        yield
+    finally:
+        torch.empty = original
 
 
 @contextlib.contextmanager

@@ -143,6 +143,8 @@ def _limit(error: BaseException, text: str, absent: frozenset[str]) -> str:
         if re.search(rf"\b{package}\b", text, re.IGNORECASE) and _WANTED.search(text):
             return f"{package} is not installed here, and vLLM stops without it: {one_line(text)}"
     frames = traceback.extract_tb(error.__traceback__)
+    if frames and frames[-1].name == "__torch_function__" and "func(*args" in (frames[-1].line or ""):
+        frames.pop()  # torch refused what vLLM asked of it; the loading of weights only looks on
     if frames and frames[-1].filename.startswith(_HERE):
         place = f"{os.path.basename(frames[-1].filename)}:{frames[-1].lineno}:{frames[-1].name}"
         return f"the rehearsal itself failed at {place}: {type(error).__name__}: {one_line(text)}"

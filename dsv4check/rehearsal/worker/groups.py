@@ -10,6 +10,15 @@ _LARGEST = 4096
 """Ranks of the pretended world; larger than any launch."""
 
 
+class StandInCommunicator:
+    """A group's device communicator, without the faster ways between GPUs that a machine may or may not have."""
+
+    stand_in = True
+
+    ca_comm = None
+    """Custom all-reduce."""
+
+
 class StandInGroup:
     """A GroupCoordinator that knows its size and this process's place in it, and communicates with nobody."""
 
@@ -25,7 +34,8 @@ class StandInGroup:
         self.last_rank = world_size - 1
         self.next_rank = (rank + 1) % world_size
         self.prev_rank = (rank - 1) % world_size
-        self.device_group = self.cpu_group = self.device_communicator = None
+        self.device_group = self.cpu_group = None
+        self.device_communicator = StandInCommunicator() if world_size > 1 else None
         self.use_device_communicator = False
         self.unique_name = "simulated"
 

@@ -27,9 +27,11 @@ def load_all(config: Any, ranks: Sequence[Rank], launch: Launch, folders: Sequen
         target = frozenset(id(parameter) for parameter in rank.target.model.parameters())
         loaded = weights.load(built, records, shared=target if part == "draft" else frozenset())
         detail[part] = _add(detail.get(part), loaded.detail)
+        if launch.trace_weights:
+            _add_trace(detail[part], loaded.traced)
         used.setdefault(number, set()).update(loaded.used, (one["tensor"] for one in loaded.detail["refused"]))
         error = error or loaded.error
-        if error is not None:
+        if error is not None and not launch.trace_weights:
             break
     detail["checkpoints"] = [
         _describe(launch.models[number][0], launch.weights[number] or (), frozenset(names), "draft" in detail)
@@ -60,12 +62,20 @@ def _add(before: dict[str, Any] | None, found: dict[str, Any]) -> dict[str, Any]
     for pattern, count in found["missing"].items():
         missing[pattern] = missing.get(pattern, 0) + count
     return {
+        **{key: before[key] for key in ("trace",) if key in before},
         "model": found["model"],
         "parameters": before["parameters"] + found["parameters"],
         "loaded": before["loaded"] + found["loaded"],
         "missing": missing,
         "refused": before["refused"] + found["refused"],
     }
+
+
+def _add_trace(detail: dict[str, Any], traced: dict[str, Any]) -> None:
+    """All parameters of a part and what reached each, beside its counts."""
+    trace = detail.setdefault("trace", {"parameters": {}, "loaded": []})
+    trace["parameters"].update(traced["parameters"])
+    trace["loaded"] += traced["loaded"]
 
 
 def _describe(name: str, records: Sequence[TensorRecord], used: frozenset[str], drafted: bool) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,7 @@ _DTYPES = {
 """Safetensors' names of dtypes, and torch's."""
 _MOST_REFUSED = 12
 """Kinds of refused tensors that are looked for after the first."""
+_EXPERT = re.compile(r"^(.*\.experts\.)(\d+)(\..+)$")
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 _COPIES = ("copy_", "__setitem__", "set_")
 
@@ -58,6 +59,9 @@ class Loaded:
     """Counts, parameters that got nothing, tensors that were refused."""
     used: frozenset[str]
     """Names of the tensors that reached a parameter."""
+    traced: dict[str, Any]
+    """``parameters``: name -> [dtype, shape]; ``loaded``: rows of tensor, experts, the parameters it reached (see
+    :func:`trace_rows`)."""
     error: BaseException | None = None
     """What vLLM raised first."""
 
@@ -111,7 +115,27 @@ def load(built: Built, records: Sequence[TensorRecord], *, shared: frozenset[int
         "missing": counted(sorted(own - watch.loaded)),
         "refused": list(refused.values()),
     }
-    return Loaded(detail, frozenset(watch.used), first)
+    traced = {
+        "parameters": {
+            name: [str(parameter.dtype).removeprefix("torch."), list(parameter.shape)]
+            for name, parameter in built.model.named_parameters()
+            if name in own
+        },
+        "loaded": trace_rows(watch.targets),
+    }
+    return Loaded(detail, frozenset(watch.targets), traced, first)
+
+
+def trace_rows(targets: Mapping[str, Collection[str]]) -> list[list[Any]]:
+    """[tensor, numbers of experts, parameters]; experts of a layer that reach the same are one row, with ``{e}``."""
+    rows: dict[tuple[str, tuple[str, ...]], list[int]] = {}
+    for source, reached in targets.items():
+        match = _EXPERT.match(source)
+        name = source if match is None else f"{match[1]}{{e}}{match[3]}"
+        numbers = rows.setdefault((name, tuple(sorted(reached))), [])
+        if match is not None:
+            numbers.append(int(match[2]))
+    return [[name, sorted(numbers), list(reached)] for (name, reached), numbers in rows.items()]
 
 
 def unused(records: Sequence[TensorRecord], used: frozenset[str]) -> dict[str, int]:
@@ -192,7 +216,7 @@ def _watch(model: Any, feed: _Feed) -> Any:
     class Watch(TorchFunctionMode):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
-            self.used: set[str] = set()
+            self.targets: dict[str, set[str]] = {}
             self.loaded: set[str] = set()
 
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -206,9 +230,10 @@ def _watch(model: Any, feed: _Feed) -> Any:
                 # Through the mode the storage would be asked of torch again, and again.
                 with torch._C.DisableTorchFunction():
                     target = parameters.get(args[0].untyped_storage()._cdata)
-                self.used.add(source)
+                targets = self.targets.setdefault(source, set())
                 if target is not None:
                     self.loaded.add(target)
+                    targets.add(target)
             else:
                 for made in _tensors(result if isinstance(result, (list, tuple)) else (result,)):
                     feed.note(made, source)
