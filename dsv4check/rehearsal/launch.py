@@ -9,11 +9,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from dsv4check.checkpoint.published import few_experts, fill_shapes, published_tensors
+from dsv4check.checkpoint.reading import read_checkpoint
+from dsv4check.checkpoint.tensors import NO_HEADER, Checkpoint
 from dsv4check.deployment import Deployment, ServeFlags
 from dsv4check.errors import InputError
+from dsv4check.inputs.checkpoint import checkpoint_folders
 from dsv4check.inputs.gpu import find_gpu
-from dsv4check.inputs.model import checkpoint_folders, load_config_file
-from dsv4check.inputs.tensors import Checkpoint, few_experts, fill_shapes, published_tensors, read_checkpoint
+from dsv4check.inputs.model import load_config_file
 from dsv4check.rehearsal.environment import RehearsalUnavailable
 from dsv4check.rehearsal.protocol import Launch, SimulatedDevice, TensorRecord
 from dsv4check.request import Request
@@ -131,6 +134,10 @@ def _weights(
     own_config = not (request.config_overrides or request.config_like or request.model_config)
     if found is None:
         return _published(name) if own_config else None
+    for defect in found.defects:
+        if defect.kind in NO_HEADER and defect.kind != "shard-missing":
+            # A file that is there and unreadable is damage; vLLM must not be blamed for tensors that it lacks.
+            raise InputError(f"{found.source}: {defect.file}: {defect.detail}")
     if found.without_shape and own_config:
         published = published_tensors(name)
         found = found if published is None else fill_shapes(found, published)
