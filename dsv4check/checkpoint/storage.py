@@ -80,7 +80,7 @@ def storage_of(matrices: Iterable[tuple[str, Mapping[str, Tensor], int | None]])
     firsts: dict[tuple[object, ...], tuple[str, _Sort]] = {}
     for name, parts, packed in matrices:
         # Equal tensors mostly are one object (see headers.py), and hashing 150,000 of them would take a second.
-        key = (packed, *[(suffix, id(tensor)) for suffix, tensor in parts.items()])
+        key: tuple[object, ...] = (packed, *[(suffix, id(tensor)) for suffix, tensor in parts.items()])
         seen[key] += 1
         if key not in firsts:
             firsts[key] = (name, _sort_of(parts, packed))
