@@ -153,10 +153,7 @@ def _block(weight: Tensor, scale: Tensor | None) -> tuple[int, int] | None:
 
 def _side(size: int, blocks: int) -> int:
     """The block's size: blocks are powers of two, and the last one may be cut."""
-    if size % blocks == 0:
-        return size // blocks
-    least = -(-size // blocks)
-    return 1 << (least - 1).bit_length()
+    return 1 << (-(-size // blocks) - 1).bit_length() if size else 0
 
 
 def packed_values(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> int | None:

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +25,8 @@ from dsv4check.records import dataclass
 _NUMBERED: Final = re.compile(r"^(layers|mtp)\.(\d+)\.(.+)$")
 _FIRST_EXPERT: Final = "ffn.experts.0."
 _MAX_LAYERS: Final = 10_000
+_SHARD_BYTES: Final = 4_000_000_000
+"""PyTorch maps a whole file and the kernel counts it as memory, so that one of 100 GB opens on few machines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,7 @@ def write_checkpoint(
     layers: int | None = None,
     stages: int | None = None,
     experts: int | None = None,
-    shards: int = 2,
+    shards: int | None = None,
     drop: Sequence[str] = (),
     header_only: bool = False,
     config_changes: Mapping[str, Any] | None = None,
@@ -56,6 +59,7 @@ def write_checkpoint(
 
     ``like`` is a short name (``kinds.KINDS``) or the id of a published checkpoint whose tensors are known; ``layers``
     target layers, ``stages`` draft stages (0: no draft), ``experts`` routed experts a layer: as published when None.
+    ``shards`` safetensors files; by default as many as keep each below 4 GB.
     ``drop`` are glob patterns of tensors to leave out, from files and index. ``header_only`` leaves the data part out
     of the files, which safetensors then refuses; otherwise it is a hole that takes no disk space. ``config_changes``
     are merged into config.json at the end (null deletes a key): a way to make config and tensors disagree.
@@ -70,29 +74,47 @@ def write_checkpoint(
     tensors = kind_tensors(kind)
     config = cut_config(kind_config(kind), tensors, layers=layers, stages=stages, experts=experts)
     chosen = _dropped(dict(_tensors(tensors, config, stages)), drop)
-    if not 1 <= shards <= len(chosen):
+    if not chosen:
+        raise InputError(f"drop: {', '.join(map(repr, drop))} leaves no tensor")
+    if shards is not None and not 1 <= shards <= len(chosen):
         raise InputError(f"shards: {shards}: expected a number from 1 to {len(chosen)}, the number of tensors")
     config = deep_merge(config, config_changes or {})
     try:
-        return _write(folder, chosen, config, shards, header_only)
+        return _write(folder, chosen, _parts(chosen, shards), config, header_only)
     except OSError as error:
         place = error.filename or folder
         raise InputError(f"{place}: the checkpoint could not be written ({error.strerror or error})") from None
 
 
+def _parts(tensors: Mapping[str, Tensor], shards: int | None) -> list[list[str]]:
+    """The names in each file."""
+    names = list(tensors)
+    if shards is not None:
+        bounds = [number * len(names) // shards for number in range(shards + 1)]
+        return [names[start:stop] for start, stop in pairwise(bounds)]
+    parts: list[list[str]] = [[]]
+    size = 0
+    for name in names:
+        more = tensors[name].size or 0
+        if parts[-1] and size + more > _SHARD_BYTES:
+            parts.append([])
+            size = 0
+        parts[-1].append(name)
+        size += more
+    return parts
+
+
 def _write(
-    folder: Path, tensors: Mapping[str, Tensor], config: Mapping[str, Any], shards: int, header_only: bool
+    folder: Path, tensors: Mapping[str, Tensor], parts: list[list[str]], config: Mapping[str, Any], header_only: bool
 ) -> Written:
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):
         raise InputError(f"{folder}: is not empty; expected a new or empty folder, nothing is overwritten")
-    names = list(tensors)
     files: dict[str, str] = {}
     written = []
     total = 0
-    for number in range(shards):
-        file = f"model-{number + 1:05}-of-{shards:05}.safetensors"
-        part = names[number * len(names) // shards : (number + 1) * len(names) // shards]
+    for number, part in enumerate(parts, start=1):
+        file = f"model-{number:05}-of-{len(parts):05}.safetensors"
         total += write_shard(folder / file, {name: tensors[name] for name in part}, header_only=header_only)
         files.update(dict.fromkeys(part, file))
         written.append(file)
