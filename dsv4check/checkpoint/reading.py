@@ -7,7 +7,7 @@ index names, and from each of them every tensor, whatever the index says about i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -50,10 +50,11 @@ def read_index(path: Path) -> Index:
     for name, file in names.items():
         if not isinstance(file, str):
             raise InputError(f"{path}: weight_map: {name!r}: expected the name of a file")
-    return Index(path, names, _total_size(content.get("metadata")), tuple(name for name in repeated if name in names))
+    return Index(path, names, total_size(content.get("metadata")), tuple(name for name in repeated if name in names))
 
 
-def _total_size(metadata: Any) -> int | None:
+def total_size(metadata: Any) -> int | None:
+    """``total_size`` of an index's metadata in bytes; None when there is none that makes sense."""
     value = metadata.get("total_size") if isinstance(metadata, dict) else None
     if isinstance(value, float) and value.is_integer():
         # Tools that add sizes up as floats write 1.6e11.
@@ -112,24 +113,28 @@ def _missing(shard: Path, names: list[str]) -> Header:
 
 def _from_index(index: Index, header_only: bool) -> Checkpoint:
     folder = index.path.parent
+    listed = _by_file(index.files)
+    headers = {file: _scan_listed(folder, file, names, header_only) for file, names in sorted(listed.items())}
+    return combine(str(index.path), index, headers, _extra_files(folder, listed))
+
+
+def _by_file(files: Mapping[str, str]) -> dict[str, list[str]]:
     listed: dict[str, list[str]] = {}
-    for name, file in index.files.items():
+    for name, file in files.items():
         listed.setdefault(file, []).append(name)
-    headers: dict[str, Header] = {}
-    for file in sorted(listed):
-        headers[file] = _scan_listed(folder, file, listed[file], header_only)
+    return listed
+
+
+def combine(source: str, index: Index, headers: Mapping[str, Header], further: Sequence[Defect] = ()) -> Checkpoint:
+    """An index and the headers of all files that it names (with a defect for one that is not to be had)."""
     unread = {file for file, header in headers.items() if any(defect.kind in NO_HEADER for defect in header.defects)}
     found = {name: file for file, header in headers.items() for name in header.tensors}
-
-    tensors: dict[str, Tensor] = {}
-    defects: list[Defect] = []
+    tensors: dict[str, Tensor] = {name: UNKNOWN for name, file in index.files.items() if file in unread}
     files = dict(index.files)
+    defects: list[Defect] = []
     if index.repeated:
         detail = "the index lists the same tensor more than once; the last entry counts"
         defects.append(Defect.of("duplicate-name", index.path.name, detail, index.repeated))
-    for name, file in index.files.items():
-        if file in unread:
-            tensors[name] = UNKNOWN
     for file, header in headers.items():
         defects += header.defects
         for name, tensor in header.tensors.items():
@@ -141,14 +146,13 @@ def _from_index(index: Index, header_only: bool) -> Checkpoint:
         if unlisted:
             detail = "holds tensors that the index does not list; vLLM loads them all the same"
             defects.append(Defect.of("not-in-index", file, detail, unlisted))
-        if file not in unread:
-            lacking = [name for name in listed[file] if name not in header.tensors]
-            defects += _not_in_shard(file, lacking, found)
-            for name in lacking:
-                if name not in found:
-                    del files[name]
-    defects += _in_two_files(headers, files)
-    defects += _extra_files(folder, set(listed))
+    for file, names in sorted(_by_file(index.files).items()):
+        lacking = [name for name in names if name not in headers[file].tensors] if file not in unread else []
+        defects += _not_in_shard(file, lacking, found)
+        for name in lacking:
+            if name not in found:
+                del files[name]
+    defects += [*_in_two_files(headers, files), *further]
     if not unread and index.total_size is not None:
         payload = sum(header.payload or 0 for header in headers.values())
         if payload != index.total_size:
@@ -157,7 +161,7 @@ def _from_index(index: Index, header_only: bool) -> Checkpoint:
     absent = tuple(
         file for file, header in headers.items() if any(defect.kind == "shard-missing" for defect in header.defects)
     )
-    return Checkpoint(str(index.path), tensors, absent, files, index.total_size, tuple(defects))
+    return Checkpoint(source, tensors, absent, files, index.total_size, tuple(defects))
 
 
 def _scan_listed(folder: Path, file: str, names: list[str], header_only: bool) -> Header:
@@ -194,7 +198,7 @@ def _in_two_files(headers: Mapping[str, Header], files: Mapping[str, str]) -> li
     ]
 
 
-def _extra_files(folder: Path, listed: set[str]) -> list[Defect]:
+def _extra_files(folder: Path, listed: Mapping[str, object]) -> list[Defect]:
     return [
         Defect("extra-file", shard.name, "the index does not name this file, so vLLM leaves it out")
         for shard in sorted(folder.glob(f"*{_SUFFIX}"))
