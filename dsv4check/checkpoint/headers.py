@@ -81,15 +81,18 @@ def _tensor_defects(file: str, tensors: Mapping[str, Tensor], spans: Mapping[str
     if unknown:
         dtypes = ", ".join(sorted({tensors[name].dtype for name in unknown}))
         yield Defect.of("dtype-unknown", file, f"dtype {dtypes} is not one that safetensors 0.8 reads", unknown)
-    wrong = []
-    for name, tensor in tensors.items():
-        start, stop = spans[name]
-        if tensor.dtype in DTYPE_BITS and tensor.size != stop - start:
-            wrong.append(name)
+    distinct = {id(tensor): tensor for tensor in tensors.values()}
+    sizes = {key: tensor.size if tensor.whole_bytes else -1 for key, tensor in distinct.items()}
+    wrong = [
+        name
+        for name, (start, stop) in spans.items()
+        if (size := sizes[id(tensors[name])]) is not None and size != stop - start
+    ]
     if wrong:
         first = tensors[wrong[0]]
         start, stop = spans[wrong[0]]
-        detail = f"{wrong[0]} has {stop - start} bytes; {first.dtype} {list(first.shape or ())} needs {first.size}"
+        needs = f"needs {first.size}" if first.whole_bytes else "does not end with a whole byte"
+        detail = f"{wrong[0]} has {stop - start} bytes; {first.dtype} {list(first.shape or ())} {needs}"
         yield Defect.of("shape-mismatch", file, detail, wrong)
     expected = 0
     for name, (start, stop) in sorted(spans.items(), key=lambda item: item[1]):
@@ -122,8 +125,14 @@ def _load(path: Path) -> tuple[dict[str, Any], list[str], int]:
         raise _BadHeader("header-invalid", "the safetensors header is not valid JSON") from None
     if not isinstance(content, dict):
         raise _BadHeader("header-invalid", "expected an object in the safetensors header")
-    content.pop("__metadata__", None)
+    metadata = content.pop("__metadata__", None)
+    if metadata is not None and not _is_text_map(metadata):
+        raise _BadHeader("header-invalid", "__metadata__ in the header: expected an object whose values are text")
     return content, [name for name in repeated if name in content], data_bytes
+
+
+def _is_text_map(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
 
 
 def _header_bytes(stream: BinaryIO) -> tuple[bytes, int]:
@@ -166,7 +175,10 @@ def _tensor(name: str, record: Any, shared: dict[tuple[str, tuple[int, ...]], Te
         if isinstance(dtype, str) and isinstance(sizes, list):
             shape = tuple(sizes)
             if all(type(size) is int and size >= 0 for size in shape):
-                return shared.setdefault((dtype, shape), Tensor(dtype, shape))
+                tensor = shared.get((dtype, shape))
+                if tensor is None:
+                    tensor = shared[dtype, shape] = Tensor(dtype, shape)
+                return tensor
     raise _BadHeader("header-invalid", f"tensor {name!r} in the header: expected a dtype and a shape")
 
 

@@ -71,7 +71,12 @@ class Tensor:
     def size(self) -> int | None:
         """Bytes of its data; None when shape or dtype is not known."""
         bits = DTYPE_BITS.get(self.dtype)
-        return None if bits is None or self.shape is None else math.prod(self.shape) * bits // 8
+        return None if bits is None or self.shape is None else -(-math.prod(self.shape) * bits // 8)
+
+    @property
+    def whole_bytes(self) -> bool:
+        """False when the last byte would not be full (three F4 values), which safetensors refuses."""
+        return self.shape is None or math.prod(self.shape) * DTYPE_BITS.get(self.dtype, 8) % 8 == 0
 
 
 UNKNOWN: Final = Tensor("", None)

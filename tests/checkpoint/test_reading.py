@@ -207,6 +207,7 @@ def record(dtype: str, shape: list[int], start: int, stop: int) -> dict[str, Any
     [
         ({"x": record("F32", [2], 0, 4)}, 4, "shape-mismatch"),
         ({"x": record("F4", [3], 0, 2)}, 2, "shape-mismatch"),
+        ({"x": record("F4", [3], 0, 1)}, 1, "shape-mismatch"),
         ({"x": record("F32", [1], 4, 8)}, 8, "offsets-invalid"),
         ({"x": record("F32", [1], 0, 4), "y": record("F32", [1], 0, 4)}, 4, "offsets-invalid"),
         ({"x": record("F8_E5M3", [4], 0, 4)}, 4, "dtype-unknown"),
@@ -214,6 +215,8 @@ def record(dtype: str, shape: list[int], start: int, stop: int) -> dict[str, Any
         ({"x": record("F32", [1], 0, 4) | {"data_offsets": [0, -4]}}, 4, "header-invalid"),
         ({"x": record("F32", [-1], 0, 4)}, 4, "header-invalid"),
         ({"x": 1}, 0, "header-invalid"),
+        ({"__metadata__": {"step": 1}, "x": record("F32", [1], 0, 4)}, 4, "header-invalid"),
+        ({"__metadata__": ["pt"], "x": record("F32", [1], 0, 4)}, 4, "header-invalid"),
     ],
 )
 def test_headers_that_safetensors_refuses(tmp_path: Path, records: Mapping[str, Any], data: int, kind: str) -> None:
