@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from dsv4check.data import load_data, rules_dir
+from dsv4check.deployment import ServeFlags
 from dsv4check.errors import InputError
 from dsv4check.records import dataclass, field
 
 CONFIG_NAME = "config.json"
 INDEX_NAME = "model.safetensors.index.json"
-_MAX_INDEX_BYTES = 64_000_000
+_PIECE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +154,21 @@ def cached_snapshot(cache_dir: Path, repo: str, revision: str | None) -> Path | 
         return None
 
 
+def checkpoint_folders(name: str, flags: ServeFlags, env: Mapping[str, str]) -> list[Path]:
+    """Where the checkpoint's index may lie. Unlike config.json, weights do come from ``--download-dir``."""
+    path = Path(os.path.expanduser(name))
+    if path.is_dir():
+        return [path]
+    if path.is_file():
+        return [path.parent]
+    revision = flags.get("revision")
+    wanted = revision if isinstance(revision, str) else None
+    download = flags.get("download_dir")
+    caches = [Path(download)] if isinstance(download, str) and download else []
+    found = [cached_snapshot(cache, name, wanted) for cache in (*caches, hub_cache(env))]
+    return [folder for folder in found if folder is not None]
+
+
 def read_file(path: Path, limit: int) -> bytes:
     """Read a file of at most ``limit`` bytes (one more is read, so that the caller sees it is too large).
 
@@ -160,37 +176,12 @@ def read_file(path: Path, limit: int) -> bytes:
     """
     try:
         with path.open("rb") as stream:
-            return stream.read(limit + 1)
+            # In pieces: a single read of so many bytes would reserve them, whatever the size of the file.
+            pieces = []
+            left = limit + 1
+            while left > 0 and (piece := stream.read(min(left, _PIECE))):
+                pieces.append(piece)
+                left -= len(piece)
+            return b"".join(pieces)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
-
-
-def draft_kind_of_names(names: Iterable[str]) -> str | None:
-    """``dspark``, ``mtp`` or ``none``, told by the names of the ``mtp.*`` tensors; None when unclear.
-
-    DSpark alone has ``main_norm`` and ``markov_head``, MTP alone has ``enorm``.
-    """
-    draft = [name for name in names if name.startswith(("mtp.", "model.mtp."))]
-    if any(".main_norm." in name or ".markov_head." in name for name in draft):
-        return "dspark"
-    if any(".enorm." in name for name in draft):
-        return "mtp"
-    return None if draft else "none"
-
-
-def draft_kind_of_folder(folder: Path) -> str | None:
-    """The same for a folder with a safetensors index; None without a usable index."""
-    path = folder / INDEX_NAME
-    if not path.is_file():
-        return None
-    data = read_file(path, _MAX_INDEX_BYTES)
-    if len(data) > _MAX_INDEX_BYTES:
-        return None
-    try:
-        content = json.loads(data)
-    except (ValueError, RecursionError):
-        raise InputError(f"{path}: not valid JSON; expected a safetensors index") from None
-    names = content.get("weight_map") if isinstance(content, dict) else None
-    if not isinstance(names, dict) or not names:
-        raise InputError(f"{path}: expected an object 'weight_map' with the tensors' names")
-    return draft_kind_of_names(names)

@@ -17,8 +17,8 @@ from dsv4check.inputs.checkpoint import (
     PublishedModel,
     bundled_config,
     cached_snapshot,
+    checkpoint_folders,
     deep_merge,
-    draft_kind_of_folder,
     find_published,
     guess_sibling,
     hub_cache,
@@ -339,6 +339,9 @@ def _draft_kind(
 ) -> str | None:
     """What the ``mtp.*`` tensors hold: from the index on disk, the published facts, or the config's keys."""
     for folder in checkpoint_folders(name, flags, env):
+        # Most launches name a model that is not on this machine; they need not import the reader.
+        from dsv4check.checkpoint.drafts import draft_kind_of_folder
+
         kind = draft_kind_of_folder(folder)
         if kind is not None:
             return kind
@@ -352,21 +355,6 @@ def _draft_kind(
     if text.get("num_nextn_predict_layers") == 0:
         return "none"
     return published.draft if published is not None else None
-
-
-def checkpoint_folders(name: str, flags: ServeFlags, env: Mapping[str, str]) -> list[Path]:
-    """Where the checkpoint's index may lie. Unlike config.json, weights do come from ``--download-dir``."""
-    path = Path(os.path.expanduser(name))
-    if path.is_dir():
-        return [path]
-    if path.is_file():
-        return [path.parent]
-    revision = flags.get("revision")
-    wanted = revision if isinstance(revision, str) else None
-    download = flags.get("download_dir")
-    caches = [Path(download)] if isinstance(download, str) and download else []
-    found = [cached_snapshot(cache, name, wanted) for cache in (*caches, hub_cache(env))]
-    return [folder for folder in found if folder is not None]
 
 
 def _known_id(found: _Found) -> str | None:

@@ -9,11 +9,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from dsv4check.checkpoint.locate import PUBLISHED, locate_checkpoint
+from dsv4check.checkpoint.published import few_experts, fill_shapes, published_tensors
+from dsv4check.checkpoint.tensors import NO_HEADER, Checkpoint
 from dsv4check.deployment import Deployment, ServeFlags
 from dsv4check.errors import InputError
 from dsv4check.inputs.gpu import find_gpu
-from dsv4check.inputs.model import checkpoint_folders, load_config_file
-from dsv4check.inputs.tensors import Checkpoint, few_experts, fill_shapes, published_tensors, read_checkpoint
+from dsv4check.inputs.model import load_config_file
 from dsv4check.rehearsal.environment import RehearsalUnavailable
 from dsv4check.rehearsal.protocol import Launch, SimulatedDevice, TensorRecord
 from dsv4check.request import Request
@@ -117,20 +119,18 @@ def _weights(
 
     None when that is not known, or when config.json is not the checkpoint's own.
     """
-    found: Checkpoint | None = None
     if checkpoint == NO_CHECKPOINT:
         return None
-    if checkpoint is not None:
-        path = Path(checkpoint).expanduser()
-        found = read_checkpoint(path)
-        if found is None:
-            raise InputError(f"{path}: no safetensors file or index in it")
-    else:
-        for folder in checkpoint_folders(name, deployment.flags, deployment.env):
-            found = found or read_checkpoint(folder)
+    path = Path(checkpoint) if checkpoint is not None else None
+    located = locate_checkpoint(name, deployment.flags, deployment.env, path=path)
     own_config = not (request.config_overrides or request.config_like or request.model_config)
-    if found is None:
-        return _published(name) if own_config else None
+    if located is None or located.place == PUBLISHED:
+        return _published(name) if located is not None and own_config else None
+    found = located.checkpoint
+    for defect in found.defects:
+        if defect.kind in NO_HEADER and defect.kind != "shard-missing":
+            # A file that is there and unreadable is damage; vLLM must not be blamed for tensors that it lacks.
+            raise InputError(f"{found.source}: {defect.file}: {defect.detail}")
     if found.without_shape and own_config:
         published = published_tensors(name)
         found = found if published is None else fill_shapes(found, published)

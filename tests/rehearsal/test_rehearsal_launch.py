@@ -93,6 +93,13 @@ def test_the_checkpoint_on_disk_goes_before_the_published_names(tmp_path: Path) 
         made(f"vllm serve {FLASH}", checkpoint=str(tmp_path / "nothing"))
 
 
+def test_a_damaged_shard_is_unusable_input(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(dict(made(f"vllm serve {FLASH}").models[0][1])), encoding="utf-8")
+    (tmp_path / "model.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
+    with pytest.raises(InputError, match=r"model\.safetensors: is a git-lfs pointer"):
+        made(f"vllm serve {tmp_path}")
+
+
 def test_the_device_is_the_catalogue_entry() -> None:
     device = made(f"vllm serve {FLASH}", gpu="B300", gpus=4).device
     assert (device.sm, device.name, device.count, device.memory_mib) == ("10.3", "NVIDIA B300 SXM6 AC", 4, 275040)
