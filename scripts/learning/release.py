@@ -8,14 +8,14 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from dsv4check.rehearsal.environment import Environment, child_variables
-from dsv4check.rehearsal.parent import WORKER
-from dsv4check.rehearsal.protocol import ProtocolError, decode
+from dsv4check.rehearsal.parent import WORKER, RehearsalSession
+from dsv4check.rehearsal.protocol import Launch, ProtocolError, Rehearsal, decode
 
 from .source import LearningError, Source
 
@@ -32,6 +32,16 @@ class Release:
     run: Callable[..., Any]
     """``run(script, *words, sm="9.0")``: the JSON-able answer of ``main(words)`` of a Python file, called in a process
     of its own with this release's vLLM on a simulated GPU of that compute capability. Raises LearningError."""
+    environment: Environment | None = None
+    """Where the release can be run; None when only its text is at hand."""
+
+    @contextlib.contextmanager
+    def rehearsals(self) -> Iterator[Callable[[Launch], Rehearsal]]:
+        """Rehearse launches with this release, as ``dsv4check rehearse`` does. Raises LearningError without one."""
+        if self.environment is None:
+            raise LearningError("building models needs an environment that can run vLLM")
+        with RehearsalSession(self.environment, memory_gib=MEMORY_GIB) as session:
+            yield session.rehearse
 
 
 def open_release(environment: Environment, seconds: float = SECONDS) -> Release:
@@ -40,7 +50,7 @@ def open_release(environment: Environment, seconds: float = SECONDS) -> Release:
     def run(script: Path, *words: str, sm: str = "9.0") -> Any:
         return run_script(environment, script, words, sm, seconds)
 
-    return Release(Source(Path(environment.package)), run)
+    return Release(Source(Path(environment.package)), run, environment)
 
 
 def source_only(package: Path) -> Release:
