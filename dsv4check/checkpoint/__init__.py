@@ -1,0 +1,1 @@
+"""What vLLM does with the files and tensors of a checkpoint."""
