@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from dsv4check.data import compiled_path, load_yaml, rules_dir
 from dsv4check.engine.conditions import version_in
 from dsv4check.engine.rule import COMPILED_RULES, listing, read_sources, rule_from_record
-from dsv4check.releases.facts import known_releases
+from dsv4check.releases.facts import SECTIONS_APART, known_releases
 
 # Only the tests read examples; they are half of the bytes.
 LEFT_OUT = ("examples",)
@@ -28,7 +28,9 @@ def write(name: str, content: dict[str, Any]) -> None:
 
 
 def compile_files() -> int:
-    names = ["gpus", "models/index"] + [f"releases/{path.stem}" for path in (rules_dir() / "releases").glob("*.yaml")]
+    names = ["gpus", "models/index"]
+    for folder in ("releases", *(f"releases/{section}" for section in SECTIONS_APART)):
+        names += [f"{folder}/{path.stem}" for path in (rules_dir() / folder).glob("*.yaml")]
     for name in names:
         source = (rules_dir() / f"{name}.yaml").read_bytes()
         write(name, {"checksum": zlib.crc32(source), "content": load_yaml(source.decode())})

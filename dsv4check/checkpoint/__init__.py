@@ -1,1 +1,1 @@
-"""What a checkpoint holds: reading it, finding it, judging it, and writing small ones for tests."""
+"""Checkpoints: what is in one, and what a release makes of its tensors."""

@@ -1,14 +1,17 @@
-"""Facts of one release, from ``rules/releases/<version>.yaml``."""
+"""Facts of one release, from ``rules/releases/<version>.yaml`` and the files of single sections beside it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 from dsv4check.data import load_data, rules_dir
 from dsv4check.errors import InputError
 from dsv4check.records import dataclass
+
+SECTIONS_APART: Final = ("weights",)
+"""Sections in a file of their own (``rules/releases/<section>/<version>.yaml``): most checks do without them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -20,8 +23,14 @@ class ReleaseFacts:
 
     def section(self, name: str) -> Mapping[str, Any]:
         """The facts of one area (``kv_cache``, ``attention``, ``moe``, ...); empty when the release has none."""
-        value = self.data.get(name)
+        value = _apart(name, self.version) if name in SECTIONS_APART else self.data.get(name)
         return value if isinstance(value, Mapping) else {}
+
+
+@cache
+def _apart(name: str, version: str) -> Any:
+    path = f"releases/{name}/{version}"
+    return load_data(path) if (rules_dir() / f"{path}.yaml").is_file() else None
 
 
 @cache

@@ -22,6 +22,7 @@ SECTIONS: Final = (
     "pins",
     "runner",
     "spec_decode",
+    "weights",
 )
 """In the order of the files."""
 

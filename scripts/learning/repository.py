@@ -13,8 +13,9 @@ from typing import Any
 from packaging.version import Version
 
 from dsv4check.data import load_yaml
+from dsv4check.releases.facts import SECTIONS_APART
 
-from .write import facts_text, flags_text, history_text
+from .write import facts_text, flags_text, history_text, section_text
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,10 @@ class Repository:
     def load(self, version: str) -> Learned:
         """A release as the files have it."""
         facts = load_yaml((self.folder / f"{version}.yaml").read_text(encoding="utf-8"))
+        for section in SECTIONS_APART:
+            text = _read(self.folder / section / f"{version}.yaml")
+            if text is not None:
+                facts[section] = load_yaml(text)
         flags = json.loads((self.folder / "flags" / f"{version}.json").read_text(encoding="utf-8"))
         return Learned(version, {name: value for name, value in facts.items() if name != "version"}, flags)
 
@@ -70,8 +75,14 @@ class Repository:
             {name: item.flags for name, item in ordered.items()},
             {name: item.sections for name, item in ordered.items()},
         )
+        together = {name: facts for name, facts in learned.sections.items() if name not in SECTIONS_APART}
         return {
-            self.folder / f"{learned.version}.yaml": facts_text(learned.version, learned.sections),
+            self.folder / f"{learned.version}.yaml": facts_text(learned.version, together),
+            **{
+                self.folder / name / f"{learned.version}.yaml": section_text(learned.sections[name])
+                for name in SECTIONS_APART
+                if name in learned.sections
+            },
             self.folder / "flags" / f"{learned.version}.json": flags_text(learned.flags),
             self.folder / "flags" / "history.json": history,
         }

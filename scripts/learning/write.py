@@ -44,8 +44,13 @@ _Dumper.add_representer(dict, _mapping)
 
 def facts_text(version: str, sections: Mapping[str, Any]) -> str:
     """``rules/releases/<version>.yaml``."""
+    return section_text({"version": version, **sections})
+
+
+def section_text(section: Mapping[str, Any]) -> str:
+    """``rules/releases/<section>/<version>.yaml``: the facts of a section that has a file of its own."""
     # Through JSON: what is written does not depend on tuples, or on the order in which keys were learned.
-    content = json.loads(json.dumps({"version": version, **sections}, sort_keys=True))
+    content = json.loads(json.dumps(section, sort_keys=True))
     return str(yaml.dump(content, Dumper=_Dumper, width=130, allow_unicode=True))
 
 

@@ -27,6 +27,11 @@ class DeepSeekV4MTP(nn.Module):
                 name = name.replace(".w2", ".down")
             if name.endswith(".gate.bias"):
                 name = name.replace(".bias", ".correction")
+            if ".experts." in name:
+                weight = weight.view(raw)
+                for mapping in expert_mapping:
+                    name_mapped = name.replace(weight_name, param_name)
+                continue
             param = params_dict[name]
         if not loaded:
             raise ValueError(f"layer {layer_idx} weights missing from checkpoint.")
@@ -65,6 +70,11 @@ class DSparkDeepseekV4ForCausalLM(nn.Module):
         for name, weight in weights:
             if name.endswith(".scale"):
                 suffix = ".four" if _EXPERT_SCALE_RE.search(name) else ".plain"
+            if ".experts." in name:
+                weight = weight.view(raw)
+                for mapping in expert_mapping:
+                    name_mapped = name.replace(weight_name, param_name)
+                continue
             if not name.startswith("model.layers."):
                 continue
             if name not in params_dict:
@@ -115,7 +125,8 @@ else:
     "models/deepseek_v4/nvidia/dspark.py": DSPARK,
     "model_executor/models/deepseek_v2.py": """
 def get_spec_layer_idx_from_weight_name(config, name):
-    return range(config.num_nextn_predict_layers)
+    count = config.num_nextn_predict_layers
+    return next((i for i in range(count) if name.startswith((f"model.layers.{i}.", f"layers.{i}."))), None)
 """,
     "model_executor/layers/fused_moe/layer.py": """
 def fused_moe_make_expert_params_mapping(model, gate, down, up, num_experts, routed_experts_prefix="inner"):

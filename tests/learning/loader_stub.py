@@ -32,22 +32,29 @@ class Nothing:
         return iter(())
 
 
+Loaded = tuple[str, Any, Any]
+"""Parameter, shard and expert."""
+
+
 class Parameters:
-    """A model that has every parameter that is asked for."""
+    """A model that has every parameter that is asked for, or those that are ``registered``."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[str, Any]] = []
+        self.asked: list[Loaded] = []
+        self.registered: set[str] | None = None
 
     def __contains__(self, name: str) -> bool:
-        return True
+        return self.registered is None or name in self.registered
 
     def __getitem__(self, name: str) -> Any:
         def load(_param: Any, _weight: Any, *words: Any, **options: Any) -> bool:
             shard = options.get("shard_id", next((word for word in words if word != name), None))
-            self.asked[-1] = (name, shard)
+            self.asked[-1] = (name, shard, options.get("expert_id"))
             return True
 
-        self.asked.append((name, None))
+        if name not in self:
+            raise KeyError(name)
+        self.asked.append((name, None, None))
         return SlicedParameter(load)
 
 
@@ -72,9 +79,9 @@ class Layers(Nothing):
 
 def loaded_names(
     source: Source, path: str, name: str, tensors: Iterable[str], expert_dtype: str, head: bool = True
-) -> dict[str, list[tuple[str, Any]]]:
-    """(parameter, shard) that each tensor of a checkpoint is loaded into by a draft's class."""
-    space = _globals(source, path)
+) -> dict[str, list[Loaded]]:
+    """(parameter, shard, expert) that each tensor of a checkpoint is loaded into by a draft's class."""
+    space = module_globals(source, path)
     space["dict"] = lambda _pairs=(): parameters
     parameters = Parameters()
     model = _model(source, path, name, space)
@@ -105,11 +112,11 @@ def _model(source: Source, path: str, name: str, space: dict[str, Any]) -> Any:
     methods: list[ast.stmt] = [
         item for item in node.body if isinstance(item, ast.FunctionDef) and item.name != "__init__"
     ]
-    _run(ast.ClassDef(name, [ast.Name("Nothing", ast.Load())], [], methods, []), space)
+    run(ast.ClassDef(name, [ast.Name("Nothing", ast.Load())], [], methods, []), space)
     return space[name]()
 
 
-def _globals(source: Source, path: str) -> dict[str, Any]:
+def module_globals(source: Source, path: str) -> dict[str, Any]:
     tree = source.tree(path)
     space: dict[str, Any] = {}
     for item in ast.walk(tree):
@@ -121,11 +128,11 @@ def _globals(source: Source, path: str) -> dict[str, Any]:
     space["extract_layer_index"] = lambda _name: 0
     for item in tree.body:
         if isinstance(item, ast.FunctionDef) or (isinstance(item, ast.Assign) and "re.compile" in ast.unparse(item)):
-            _run(item, space)
+            run(item, space)
     for file in ("model_executor/models/deepseek_v2.py", "model_executor/models/utils.py"):
         layer = source.find(file, "get_spec_layer_idx_from_weight_name")
         if isinstance(layer, ast.FunctionDef):
-            _run(layer, space)
+            run(layer, space)
     _experts(source, space)
     return space
 
@@ -144,16 +151,16 @@ def _experts(source: Source, space: dict[str, Any]) -> None:
                 if isinstance(item, ast.FunctionDef) and item.name.endswith("expert_params_mapping")
             ]
             if kept:
-                _run(ast.ClassDef(owner, [], [], kept, []), inner)
+                run(ast.ClassDef(owner, [], [], kept, []), inner)
                 space[owner] = inner[owner]
     name = "fused_moe_make_expert_params_mapping"
     mapping = source.get(f"{folder}/layer.py", name)
     assert isinstance(mapping, ast.FunctionDef)
-    _run(mapping, inner)
+    run(mapping, inner)
     space[name] = inner[name]
 
 
-def _run(node: ast.stmt, space: dict[str, Any]) -> None:
+def run(node: ast.stmt, space: dict[str, Any]) -> None:
     """Execute one statement; annotations stay text."""
     future = ast.ImportFrom("__future__", [ast.alias("annotations")], 0)
     exec(compile(ast.fix_missing_locations(ast.Module([future, node], [])), "release", "exec"), space)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from dsv4check.releases.facts import SECTIONS_APART
 from scripts.learning.registry import learner
 from scripts.learning.release import Release, source_only
 from scripts.learning.source import Source
@@ -24,7 +25,11 @@ def assert_learned(section: str, version: str) -> None:
     package = Path(folder or "") / version / "vllm"
     if folder is None or not package.is_dir():
         pytest.skip(f"vLLM {version} is not unpacked under DSV4CHECK_VLLM_TREES")
-    shipped: dict[str, Any] = yaml.safe_load((RULES / f"{version}.yaml").read_text())[section]
+    shipped: dict[str, Any] = (
+        yaml.safe_load((RULES / section / f"{version}.yaml").read_text())
+        if section in SECTIONS_APART
+        else yaml.safe_load((RULES / f"{version}.yaml").read_text())[section]
+    )
     assert learner(section)(source_only(package)) == shipped
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dsv4check.checkpoint.names import NameRules, NameSettings, Refused, Skipped
 from dsv4check.data import rules_dir
 from scripts.learning.release import source_only
 from scripts.learning.sections.draft_names import learn_draft_names
@@ -16,6 +17,7 @@ from scripts.learning.sections.draft_names.pure import string_function
 from scripts.learning.sections.spec_decode.draft import DSPARK_CLASS, MTP_CLASS
 from scripts.learning.sections.spec_decode.queries import function
 from scripts.learning.sections.spec_decode.vendors import files_by_vendor
+from scripts.learning.sections.weights.loader import learn_loader_facts
 from scripts.learning.source import LearningError, Source
 from tests.learning.fake_draft_names import FILES
 from tests.learning.loader_stub import loaded_names
@@ -23,8 +25,9 @@ from tests.learning.loader_stub import loaded_names
 TREES = os.environ.get("DSV4CHECK_VLLM_TREES")
 RELEASES = sorted(path.stem for path in (rules_dir() / "releases").glob("[0-9]*.yaml"))
 LAYERS = 43
-STAGES = 2
-"""``num_hidden_layers`` and ``num_nextn_predict_layers`` of the stub."""
+MTP_STAGES = 2
+DSPARK_STAGES = 3
+"""``num_hidden_layers`` and ``num_nextn_predict_layers`` of the stub, and the layers that it has."""
 
 _WEIGHT_AND_SCALE = (
     *("attn.wkv", "attn.wo_a", "attn.wo_b", "attn.wq_a", "attn.wq_b", "ffn.shared_experts.w1", "ffn.shared_experts.w2"),
@@ -58,73 +61,45 @@ EXTRAS["dspark_v41"] = (*EXTRAS["dspark"], "markov_head.embed.weight", "markov_h
 TARGET = ("embed.weight", "head.weight", "norm.weight", "layers.0.attn.wkv.weight", "hc_head_base")
 
 
-def read(rules: dict[str, Any], tensor: str, expert_dtype: str, head: bool) -> list[tuple[str, Any]]:
-    """(parameter, shard) that the rules give for a tensor of the checkpoint, in a model with all parameters."""
-    match = re.fullmatch(r"mtp\.(\d+)\.(.+)", tensor)
-    if match is None:
+UNUSUAL = (
+    *(
+        "mtp.0.ffn.experts.2.w1.weight",
+        "mtp.0.ffn.experts.0.w4.weight",
+        "mtp.00.attn_norm.weight",
+        "xmtp.0.enorm.weight",
+    ),
+    *(
+        "model.layers.43.enorm.weight",
+        "layers.43.enorm.weight",
+        "layers.44.enorm.weight",
+        "model.layers.45.enorm.weight",
+    ),
+    *("mtp.1.emb.tok_emb.weight", "mtp.0.attn.wkv.unknown", "mtp.7.attn.wkv.weight", "mtp.0.unknown.scale", "mtp.0.x"),
+    *("mtp.0.attn.wq_a.weight_scale", "mtp.0.ffn.shared_experts.w2.weight_scale", "mtp.0.attn.wkv.", "mtp.unknown"),
+)
+"""Names no published checkpoint has."""
+
+
+class Everything(Collection[str]):
+    """A model that has every parameter."""
+
+    def __contains__(self, _name: object) -> bool:
+        return True
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+def read(rules: NameRules, tensor: str) -> list[tuple[str | None, Any, Any]]:
+    """(parameter, shard, expert) that the rules give for a tensor of the checkpoint, in a model with all parameters."""
+    found = rules.map(tensor)
+    assert not isinstance(found, Refused)
+    if isinstance(found, Skipped):
         return []
-    stage, rest = int(match[1]), match[2]
-    copies = [
-        (new + rest.removeprefix(start), stage) for start, new in rules.get("copied", ()) if rest.startswith(start)
-    ]
-    name = _placed(rules, stage, rest, head)
-    if name is None:
-        return []
-    loaded = [_fused(rules, _scaled(rules, name, expert_dtype))]
-    return loaded + [(_scaled(rules, copy, expert_dtype), shard) for copy, shard in copies]
-
-
-def _placed(rules: dict[str, Any], stage: int, rest: str, head: bool) -> str | None:
-    if "block" not in rules:
-        if rest.startswith(tuple(rules["dropped"])) or (not head and rest.startswith(tuple(rules["optional"]))):
-            return None
-        for start, new in rules["renamed_starts"]:
-            if rest.startswith(start):
-                return str(new + rest.removeprefix(start))
-        if rest.startswith(tuple(rules["model_level"])):
-            return f"model.{rest}"
-        return str(rules["layers"]).replace("{i}", str(stage)) + rest
-    if stage >= STAGES:
-        return None
-    layer = rules["layers"].replace("{num_hidden_layers+i}", str(LAYERS + stage))
-    name = layer + rest
-    for old, new in rules["renamed_parts"]:
-        name = name.replace(old, new)
-    if any(part in name for part in rules["model_level"]):
-        return None if stage and rules["model_level_first_only"] else "model." + name.removeprefix(layer)
-    if any(part in name for part in rules["layer_level"]):
-        return str(name)
-    return f"{layer}{rules['block']}.{name.removeprefix(layer)}"
-
-
-def _scaled(rules: dict[str, Any], name: str, expert_dtype: str) -> str:
-    scales = rules["scales"]
-    if name.endswith(".scale"):
-        kind = "others"
-        if re.search(scales["experts_match"], name):
-            kind = "fp4_experts" if expert_dtype == "fp4" else "other_experts"
-        name = name.removesuffix(".scale") + scales[kind]
-    for old, new in rules["replaced"]:
-        name = name.replace(old, new)
-    return name
-
-
-def _fused(rules: dict[str, Any], name: str) -> tuple[str, Any]:
-    if ".experts." in name:
-        for target, parts in rules["experts"]:
-            for part in parts:
-                found = re.sub(rf"experts\.\d+\.{part}\.", target, name)
-                if found != name:
-                    return found, part
-    if name.startswith("model.layers.") or not rules["stacked_only_in_layers"]:
-        for target, parts, shards in rules["stacked"]:
-            for part, shard in zip(parts, shards, strict=True):
-                if part in name:
-                    return name.replace(part, target), shard
-    for old, new in rules["suffixes"]:
-        if name.endswith(old):
-            name = name.removesuffix(old) + new
-    return name, None
+    return [(rules.resolve(target, Everything()), target.shard, target.expert) for target in found]
 
 
 def loaders(source: Source, kind: str) -> dict[str, str]:
@@ -143,15 +118,22 @@ def test_rules_are_what_the_loaders_do(version: str) -> None:
         pytest.skip(f"{version} is not unpacked")
     release = source_only(package)
     learned = learn_draft_names(release)
+    loader = learn_loader_facts(release.source)
     assert learned["mtp"]
     for kind, by_vendors in learned.items():
-        tensors = [f"mtp.{stage}.{name}" for stage in (0, 1, 2) for name in (*LAYER, *EXTRAS[kind])] + list(TARGET)
+        tensors = [f"mtp.{stage}.{name}" for stage in (0, 1, 2) for name in (*LAYER, *EXTRAS[kind])] + [
+            *TARGET,
+            *UNUSUAL,
+        ]
         for vendor, path in loaders(release.source, kind).items():
             rules = next(rules for vendors, rules in by_vendors.items() if vendor in vendors.split())
             for dtype, head in (("fp4", True), ("fp8", False)):
                 name = MTP_CLASS if kind == "mtp" else DSPARK_CLASS
                 loaded = loaded_names(release.source, path, name, tensors, dtype, head)
-                assert loaded == {tensor: read(rules, tensor, dtype, head) for tensor in tensors}, (vendor, dtype)
+                stages = MTP_STAGES if kind == "mtp" else DSPARK_STAGES
+                settings = NameSettings(2, LAYERS, stages, dtype, confidence_head=head)
+                product = NameRules(rules, loader, settings)
+                assert loaded == {tensor: read(product, tensor) for tensor in tensors}, (vendor, dtype)
 
 
 @pytest.fixture
@@ -180,6 +162,7 @@ def test_mtp_rules(source: Source) -> None:
     rules = learn_draft_names(source_only(source.package))["mtp"]["nvidia intel"]
     assert rules["layers"] == "model.layers.{num_hidden_layers+i}."
     assert rules["stages"] == ["num_nextn_predict_layers"]
+    assert rules["named_layers"] == ["model.layers.", "layers."]
     assert rules["renamed_parts"] == [[".head.weight", ".shared_head.head.weight"]]
     assert (rules["block"], rules["layer_level"], rules["model_level"]) == ("inner_block", ["enorm"], ["embed_tokens"])
     assert rules["scales"] == {
@@ -227,6 +210,7 @@ def test_vendors_with_the_same_rules_share_them(source: Source) -> None:
 @pytest.mark.parametrize(
     ("name", "before", "after", "said"),
     [
+        (MTP, "                continue\n            param", "            param", "experts without a matrix"),
         (MTP, '{"', '{1: 2, "', "one table of renamed parts, got 0"),
         (MTP, "stacked_params_mapping = ", "mapping = ", "expected stacked_params_mapping"),
         (MTP, "num_hidden_layers + i", "start + i", "expected mtp.i. to become"),

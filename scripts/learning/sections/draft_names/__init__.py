@@ -25,12 +25,15 @@ _OLD_MTP: Final = "model_executor/models/deepseek_v4_mtp.py"
 _LAYER: Final = 43
 """Any number of a layer; the functions for names are asked with it."""
 _STAGE: Final = 7
+_STAGE_FIELD: Final = "num_nextn_predict_layers"
+"""The field of config.json that bounds the layers taken from the checkpoint."""
 
 
 def learn_draft_names(release: Release) -> dict[str, Any]:
     """Rules for the names of each draft's weights: ``mtp``, and where the method exists ``dspark``, ``dspark_v41``.
 
-    Each has a set of rules by GPU vendors, those with the same rules in one key. MTP: ``mtp.{i}.`` becomes ``layers``,
+    Each has a set of rules by GPU vendors, those with the same rules in one key. MTP: ``mtp.{i}.`` becomes ``layers``
+    (``named_layers``: other starts that its loader takes for such a layer, which then have no parameter),
     then ``renamed_parts`` are replaced; a name with a part of ``model_level`` goes to ``model.``, one with a part of
     ``layer_level`` stays, any other goes into the layer's ``block``. DSpark: what follows ``mtp.{i}.`` decides by its
     start; ``optional`` starts are dropped when the model was built without that head, ``copied`` ones are loaded into
@@ -41,24 +44,29 @@ def learn_draft_names(release: Release) -> dict[str, Any]:
         mtp = files_by_vendor(source, V4_FOLDER, MTP_CLASS)
     else:
         mtp = dict.fromkeys(VENDORS, source.first(_OLD_MTP))
-    found = {"mtp": _by_rules(source, mtp, _mtp)}
+    found = {"mtp": _by_files(source, mtp, _mtp)}
     if dspark_path(source) is not None:
-        found["dspark"] = _by_rules(source, files_by_vendor(source, V4_FOLDER, DSPARK_CLASS), _dspark)
+        found["dspark"] = _by_files(source, files_by_vendor(source, V4_FOLDER, DSPARK_CLASS), _dspark)
         if source.has(f"{V41_FOLDER}/__init__.py"):
-            found["dspark_v41"] = _by_rules(source, files_by_vendor(source, V41_FOLDER, DSPARK_CLASS), _dspark)
+            found["dspark_v41"] = _by_files(source, files_by_vendor(source, V41_FOLDER, DSPARK_CLASS), _dspark)
     return found
 
 
-def _by_rules(
+def _by_files(
     source: Source, files: dict[str, str], learn: Callable[[Source, str], dict[str, Any]]
 ) -> dict[str, dict[str, Any]]:
-    """Rules by the vendors that share them, such as ``nvidia amd``."""
+    """Rules by vendors, from the file of each."""
     learned = {path: learn(source, path) for path in dict.fromkeys(files.values())}
+    return by_rules({vendor: learned[path] for vendor, path in files.items()})
+
+
+def by_rules(learned: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Rules by the vendors that share them, such as ``nvidia amd``."""
     grouped: list[tuple[list[str], dict[str, Any]]] = []
-    for vendor, path in files.items():
-        same = next((vendors for vendors, rules in grouped if rules == learned[path]), None)
+    for vendor, own in learned.items():
+        same = next((vendors for vendors, rules in grouped if rules == own), None)
         if same is None:
-            grouped.append(([vendor], learned[path]))
+            grouped.append(([vendor], own))
         else:
             same.append(vendor)
     return {" ".join(vendors): rules for vendors, rules in grouped}
@@ -68,7 +76,8 @@ def _mtp(source: Source, path: str) -> dict[str, Any]:
     load = function(source, path, f"{MTP_CLASS}.load_weights")
     return {
         "layers": _mtp_layers(source, path),
-        "stages": [_stage_field(source)],
+        "named_layers": _named_layers(source),
+        "stages": [_STAGE_FIELD],
         "renamed_parts": _renamed_parts(path, load),
         **_rewriting(source, path),
         "model_level_first_only": _first_only(load),
@@ -85,14 +94,17 @@ def _mtp_layers(source: Source, path: str) -> str:
     raise LearningError(f"{path} {MTP_CLASS}: expected mtp.i. to become model.layers.(num_hidden_layers + i).")
 
 
-def _stage_field(source: Source) -> str:
-    """The field of config.json that bounds the layers taken from the checkpoint."""
-    name, field = "get_spec_layer_idx_from_weight_name", "num_nextn_predict_layers"
+def _named_layers(source: Source) -> list[str]:
+    """Starts of names, before the number of a layer, that are taken for the draft's beside ``mtp.{i}.``."""
+    name = "get_spec_layer_idx_from_weight_name"
     for path in ("model_executor/models/deepseek_v2.py", "model_executor/models/utils.py"):
         node = source.find(path, name) if source.has(path) else None
-        if isinstance(node, ast.FunctionDef) and field in set(strings(node)) | names(node):
-            return field
-    raise LearningError(f"model_executor/models {name}: expected it to read {field}")
+        if isinstance(node, ast.FunctionDef) and _STAGE_FIELD in set(strings(node)) | names(node):
+            starts = [item.removesuffix("{}.") for item in strings(node) if item.endswith("layers.{}.")]
+            if "model.layers." not in starts:
+                raise LearningError(f"{path} {name}: expected it to know model.layers.")
+            return starts
+    raise LearningError(f"model_executor/models {name}: expected it to read {_STAGE_FIELD}")
 
 
 def _renamed_parts(path: str, load: ast.FunctionDef) -> list[list[str]]:

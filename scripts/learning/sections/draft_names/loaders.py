@@ -22,16 +22,19 @@ _SCALE: Final = ".scale"
 def learn_loader(source: Source, path: str, load: ast.FunctionDef) -> dict[str, Any]:
     """Rules after a name has got its layer, and what happens to names and parameters that do not match."""
     suffixes, replaced = _replacements(path, load)
+    unknown = _unknown(path, load)
     layer_only = any([text(item) for item in call.args] == ["model.layers."] for call in calls(load, "startswith"))
     return {
         "scales": _scales(source, path, load),
         "suffixes": suffixes,
         "replaced": replaced,
-        "stacked": _stacked(path, load),
+        "stacked": stacked_layers(path, load),
         "stacked_only_in_layers": layer_only,
-        **_experts(source, path, load),
+        **expert_matrices(source, path, load),
         "fused_shared_experts": "load_shared_expert_weight" in names(load),
-        "unknown": _unknown(path, load),
+        "unknown": unknown,
+        "unknown_fused": unknown,
+        "unmatched_experts": _unmatched(path, load),
         "missing": _missing(load),
     }
 
@@ -53,7 +56,7 @@ def _scales(source: Source, path: str, load: ast.FunctionDef) -> dict[str, Any]:
     if other is not None:
         found["others"] = other
     elif strings(value.orelse) == [".{}"] and "linear_scale_name" in names(value.orelse):
-        found |= _linear_scales(source, path)
+        found |= linear_scales(source, path)
     if "others" not in found or found["experts_match"] is None:
         raise LearningError(f"{path} load_weights: expected the suffix of the other scales")
     return found | {"fallback": _scale_fallback(load)}
@@ -73,7 +76,7 @@ def _expert_scales(path: str, load: ast.FunctionDef, value: ast.expr) -> dict[st
     raise LearningError(f"{path} load_weights: expected the experts' scales by expert_dtype")
 
 
-def _linear_scales(source: Source, path: str) -> dict[str, Any]:
+def linear_scales(source: Source, path: str) -> dict[str, Any]:
     """Scales of linear layers whose name depends on the checkpoint's block size (with FP4 experts)."""
     name = "_linear_scale_param_name"
     model = path.rpartition("/")[0] + "/model.py"
@@ -118,7 +121,7 @@ def _replacements(path: str, load: ast.FunctionDef) -> tuple[list[list[str]], li
     return sorted(ends), sorted(inside)
 
 
-def _stacked(path: str, load: ast.FunctionDef) -> list[list[Any]]:
+def stacked_layers(path: str, load: ast.FunctionDef) -> list[list[Any]]:
     """[parameter, the parts of names that are loaded into it, their shards]."""
     for item in ast.walk(load):
         if isinstance(item, ast.Assign) and ast.unparse(item.targets[0]) == "stacked_params_mapping":
@@ -129,7 +132,7 @@ def _stacked(path: str, load: ast.FunctionDef) -> list[list[Any]]:
     raise LearningError(f"{path} load_weights: expected stacked_params_mapping")
 
 
-def _experts(source: Source, path: str, load: ast.FunctionDef) -> dict[str, Any]:
+def expert_matrices(source: Source, path: str, load: ast.FunctionDef) -> dict[str, Any]:
     """Parameters of the routed experts' matrices, without their suffix; with ``mega_moe`` those of that kernel."""
     used = calls(load, _EXPERTS) or calls(load, _OLD_EXPERTS)
     if len(used) != 1:
@@ -191,6 +194,16 @@ def _unknown(path: str, load: ast.FunctionDef) -> str:
     if not reads or (spared and len(spared) != len(reads)):
         raise LearningError(f"{path} load_weights: expected all names or none to be looked for among the parameters")
     return "skipped" if spared else "KeyError"
+
+
+def _unmatched(path: str, load: ast.FunctionDef) -> str:
+    """What the name of a routed expert without a matrix of the model does."""
+    for item in ast.walk(load):
+        if isinstance(item, ast.If) and ast.unparse(item.test) == "'.experts.' in name":
+            said = [ast.unparse(part) for part in item.body]
+            if len(said) == 3 and isinstance(item.body[1], ast.For) and said[2] == "continue":
+                return "skipped"
+    raise LearningError(f"{path} load_weights: expected names of experts without a matrix to be passed over")
 
 
 def _missing(load: ast.FunctionDef) -> str | None:
