@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dsv4check.checkpoint.drafts import draft_kind_of_names
-from dsv4check.checkpoint.tensor_names import PARTS
 from dsv4check.checkpoint.survey import EXTRAS, Stored, Survey
+from dsv4check.checkpoint.tensor_names import PARTS
 from dsv4check.checkpoint.tensors import NO_HEADER, Checkpoint
 from dsv4check.records import dataclass
 

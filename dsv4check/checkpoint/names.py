@@ -163,6 +163,14 @@ class NameRules:
             parts.append((*around, item.shard, _OF_NAME if expert else item.expert))
         return tuple(parts)
 
+    def shards(self, parameter: str) -> tuple[int | str, ...]:
+        """The parts that a fused parameter is put together from; empty for one that is loaded as a whole."""
+        return self._fused.shards(parameter) or self._copies(parameter)
+
+    def _copies(self, parameter: str) -> tuple[int, ...]:
+        copied = any(parameter.startswith(new) for _start, new in self.rules.get("copied", ()))
+        return tuple(range(self._settings.stages)) if copied else ()
+
     def resolve(self, target: Target, registered: Collection[str]) -> str | None:
         """The parameter of the model that the loader finds for a target; None when there is none."""
         for name in self._tried(target):
@@ -283,6 +291,12 @@ class _Fused:
         self._shared = (
             loader["fused_shared_experts"] if settings.fused_shared and rules["fused_shared_experts"] else None
         )
+
+    def shards(self, parameter: str) -> tuple[int | str, ...]:
+        """The parts of a fused parameter: matrices of an expert, or numbers; empty when it is not fused."""
+        if ".experts." in parameter:
+            return tuple(part for part, target in self._matrices.items() if target in parameter)
+        return tuple(shard for _part, target, shard in self._stacked if f"{target}." in parameter)
 
     def shared(self, name: str) -> Outcome | str:
         """Where MegaMoE loads a shared expert, or the name to go on with."""

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from dsv4check.checkpoint.tensor_names import ATTENTION, DRAFT, ENGRAM, PARTS, ROUTED, SHARED, VISION, Place, place_of
 from dsv4check.checkpoint.storage import Experts, Storage, packed_values, storage_of
+from dsv4check.checkpoint.tensor_names import ATTENTION, DRAFT, ENGRAM, PARTS, ROUTED, SHARED, VISION, Place, place_of
 from dsv4check.checkpoint.tensors import Tensor
 from dsv4check.records import dataclass, field
 

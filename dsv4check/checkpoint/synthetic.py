@@ -43,6 +43,28 @@ class Written:
     """The config.json written."""
 
 
+def make_checkpoint(
+    like: str,
+    *,
+    layers: int | None = None,
+    stages: int | None = None,
+    experts: int | None = None,
+    drop: Sequence[str] = (),
+    config_changes: Mapping[str, Any] | None = None,
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """(tensors, config.json) of a synthetic checkpoint; arguments and errors as for :func:`write_checkpoint`."""
+    kind = find_kind(like)
+    for what, number, least in (("layers", layers, 1), ("stages", stages, 0), ("experts", experts, 1)):
+        if number is not None and not least <= number <= _MAX_LAYERS:
+            raise InputError(f"{what}: {number}: expected a number from {least} to {_MAX_LAYERS}")
+    tensors = kind_tensors(kind)
+    config = cut_config(kind_config(kind), tensors, layers=layers, stages=stages, experts=experts)
+    chosen = _dropped(dict(_tensors(tensors, config, stages)), drop)
+    if not chosen:
+        raise InputError(f"drop: {', '.join(map(repr, drop))} leaves no tensor")
+    return chosen, deep_merge(config, config_changes or {})
+
+
 def write_checkpoint(
     folder: Path,
     like: str,
@@ -67,18 +89,11 @@ def write_checkpoint(
     Raises InputError for an unknown kind, numbers that make no sense, a pattern that matches nothing, a folder that is
     not empty, and when writing fails.
     """
-    kind = find_kind(like)
-    for what, number, least in (("layers", layers, 1), ("stages", stages, 0), ("experts", experts, 1)):
-        if number is not None and not least <= number <= _MAX_LAYERS:
-            raise InputError(f"{what}: {number}: expected a number from {least} to {_MAX_LAYERS}")
-    tensors = kind_tensors(kind)
-    config = cut_config(kind_config(kind), tensors, layers=layers, stages=stages, experts=experts)
-    chosen = _dropped(dict(_tensors(tensors, config, stages)), drop)
-    if not chosen:
-        raise InputError(f"drop: {', '.join(map(repr, drop))} leaves no tensor")
+    chosen, config = make_checkpoint(
+        like, layers=layers, stages=stages, experts=experts, drop=drop, config_changes=config_changes
+    )
     if shards is not None and not 1 <= shards <= len(chosen):
         raise InputError(f"shards: {shards}: expected a number from 1 to {len(chosen)}, the number of tensors")
-    config = deep_merge(config, config_changes or {})
     try:
         return _write(folder, chosen, _parts(chosen, shards), config, header_only)
     except OSError as error:

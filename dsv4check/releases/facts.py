@@ -10,7 +10,7 @@ from dsv4check.data import load_data, rules_dir
 from dsv4check.errors import InputError
 from dsv4check.records import dataclass
 
-SECTIONS_APART: Final = ("weights",)
+SECTIONS_APART: Final = ("parameters", "weights")
 """Sections in a file of their own (``rules/releases/<section>/<version>.yaml``): most checks do without them."""
 
 

@@ -19,6 +19,7 @@ SECTIONS: Final = (
     "kv_cache",
     "moe",
     "parallel",
+    "parameters",
     "pins",
     "runner",
     "spec_decode",

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsv4check.checkpoint.content import Content, content_of
-from dsv4check.checkpoint.tensor_names import PARTS, place_of
 from dsv4check.checkpoint.published import published_tensors
+from dsv4check.checkpoint.tensor_names import PARTS, place_of
 from dsv4check.checkpoint.tensors import DTYPE_BITS, Checkpoint, Defect, Tensor
 from dsv4check.inputs.checkpoint import find_published
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dsv4check.inputs.tensors import few_experts, published_tensors
 
 from dsv4check.checkpoint.names import NameRules, NameSettings, Refused, Skipped, rules_of
-from dsv4check.inputs.tensors import few_experts, published_tensors
 from scripts.learning.release import source_only
 from scripts.learning.sections.spec_decode.vendors import VENDORS, files_by_vendor
 from scripts.learning.sections.weights import learn

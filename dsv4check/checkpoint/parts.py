@@ -1,0 +1,134 @@
+"""The models of a launch that are loaded from checkpoints: the target and its draft, with the rules for each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from dsv4check.checkpoint.names import NameRules, NameSettings, rules_of
+from dsv4check.checkpoint.parameters import ALL, UNQUANTISED, Registered, layer_features, registered
+from dsv4check.deployment import Model
+from dsv4check.records import dataclass
+from dsv4check.releases.facts import ReleaseFacts
+from dsv4check.resolve.expert_format import expert_format, quantization, weight_block
+
+MTP: Final = "mtp"
+DSPARK: Final = "dspark"
+_VISION_CLASS: Final = "DeepseekV4ForConditionalGeneration"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One model that tensors are loaded into."""
+
+    name: str
+    """``target``, ``target_vl``, ``target_v41``, ``mtp``, ``dspark`` or ``dspark_v41``, as the facts call it."""
+    rules: NameRules
+    model: Registered | None
+    """Its parameters; None when they are not known."""
+    unknown: str
+    """Why they are not known; empty when they are."""
+    experts: int
+    """Routed experts of a layer."""
+    parameters: Mapping[str, Any] | None
+    """The facts about its parameters."""
+
+    @property
+    def is_draft(self) -> bool:
+        """True for the draft of speculative decoding."""
+        return self.name.startswith((MTP, DSPARK))
+
+
+def target_part(model: Model, facts: ReleaseFacts, vendor: str | None, *, mega_moe: bool = False) -> Part | None:
+    """The target; None where the release has no class for it on GPUs of this vendor (None: NVIDIA)."""
+    name = "target_v41" if model.family == "deepseek_v41" else "target"
+    if _VISION_CLASS in (model.raw.get("architectures") or ()):
+        name = "target_vl"
+    return _part(name, model, facts, vendor, mega_moe)
+
+
+def draft_part(
+    method: str,
+    model: Model,
+    facts: ReleaseFacts,
+    vendor: str | None,
+    *,
+    mega_moe: bool = False,
+) -> Part | None:
+    """The draft of ``method`` (``mtp`` or ``dspark``) that ``model``'s config describes; None where there is none."""
+    name = "dspark_v41" if method == DSPARK and model.family == "deepseek_v41" else method
+    return _part(name, model, facts, vendor, mega_moe)
+
+
+def _part(name: str, model: Model, facts: ReleaseFacts, vendor: str | None, mega_moe: bool) -> Part | None:
+    section = facts.section("weights")
+    rules = rules_of(section["names"], name, vendor or "nvidia") if section else None
+    layers = model.integer("num_hidden_layers")
+    experts = model.integer("n_routed_experts")
+    if rules is None or layers is None or experts is None:
+        return None
+    if name == "dspark_v41":
+        experts = model.integer("dspark_n_routed_experts") or experts
+    stages = _stages(rules.get("stages", ()), model)
+    settings = NameSettings(
+        n_routed_experts=experts,
+        num_hidden_layers=layers,
+        stages=stages,
+        expert_dtype=str(model.get("expert_dtype", model.raw.get("expert_dtype", "fp4"))),
+        weight_block=weight_block(model),
+        quantized=bool(quantization(model)),
+        mega_moe=mega_moe,
+        confidence_head=model.get("enable_confidence_head", True) is not False,
+    )
+    known = facts.section("parameters").get(name)
+    found, unknown = _registered(name, model, known, layers, stages, vendor, mega_moe)
+    return Part(name, NameRules(rules, section["loader"], settings), found, unknown, experts, known)
+
+
+def _stages(keys: Any, model: Model) -> int:
+    """Layers of a draft: the first field that the config has, else the number at the end."""
+    for key in keys:
+        value = key if isinstance(key, int) else model.integer(key)
+        if value:
+            return int(value)
+    return 0
+
+
+def _registered(
+    name: str,
+    model: Model,
+    known: Mapping[str, Any] | None,
+    layers: int,
+    stages: int,
+    vendor: str | None,
+    mega_moe: bool,
+) -> tuple[Registered | None, str]:
+    if vendor not in (None, "nvidia"):
+        return None, f"the parameters of vLLM's models for {vendor} GPUs have not been learned"
+    if known is None:
+        return None, "the parameters of this model class have not been learned"
+    quantized = bool(quantization(model))
+    reading = expert_format(model, {})
+    if quantized and not reading.native:
+        return None, f"the parameters of {reading.method} layers have not been learned"
+    block = weight_block(model)
+    if quantized and "block" in known and list(block or ()) != list(known["block"]):
+        return None, f"the parameters of layers quantised in blocks of {block} have not been learned"
+    if name == MTP:
+        features = {layers + stage: frozenset({ALL}) for stage in range(stages)}
+    elif name.startswith(DSPARK):
+        features = {stage: frozenset({ALL}) for stage in range(stages)}
+    else:
+        features = dict(enumerate(layer_features(model)))
+    experts = reading.stored if quantized else UNQUANTISED
+    vision = model.raw.get("vision_config")
+    depth = vision.get("num_hidden_layers") if isinstance(vision, Mapping) else 0
+    found = registered(
+        known,
+        features,
+        experts or "",
+        mega_moe=mega_moe,
+        vision_layers=depth if isinstance(depth, int) else 0,
+        without=("model.confidence_head.",) if model.get("enable_confidence_head", True) is False else (),
+    )
+    return found, "" if found is not None else f"the parameters of {experts} experts have not been learned"

@@ -1,0 +1,120 @@
+"""How the bytes of a checkpoint spread over GPUs: what one rank of each pipeline stage holds.
+
+Tensor parallelism cuts the parameters that the facts list under ``cut`` (section ``parameters``); everything else is on
+every rank. Routed experts go whole to the ranks of expert parallelism, else each rank has a slice of all. These are
+bytes as stored: vLLM keeps nearly all tensors in the checkpoint's own dtype, and pads shards that do not divide evenly.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from dsv4check.checkpoint.loading import Outcome
+from dsv4check.checkpoint.parts import Part
+from dsv4check.checkpoint.tensors import Tensor
+from dsv4check.records import dataclass
+from dsv4check.resolution import Parallelism
+
+_LAYER: Final = re.compile(r"\blayers\.(\d+)\.(.+)$")
+_EXPERT: Final = re.compile(r"^(.*\.experts\.)(\d+)(\..+)$")
+_VISION: Final = re.compile(r"^(vision\.blocks\.)\d+\.(.+)$")
+_LAST_STAGE: Final = ("lm_head.", "norm.")
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Bytes that one GPU of a pipeline stage holds."""
+
+    experts: float
+    """Routed experts."""
+    cut: float
+    """Other parameters that tensor parallelism divides."""
+    whole: float
+    """Parameters every rank holds in full."""
+
+    @property
+    def total(self) -> float:
+        """All of them."""
+        return self.experts + self.cut + self.whole
+
+
+def target_shares(
+    found: Iterable[Outcome], tensors: Mapping[str, Tensor], part: Part, parallel: Parallelism, layers: Sequence[int]
+) -> tuple[Share, ...] | None:
+    """One share for each pipeline stage; ``layers``: how many layers each has.
+
+    None when a size or the facts about the model's parameters are missing.
+    """
+    stage_of = [stage for stage, count in enumerate(layers) for _layer in range(count)]
+    last = len(layers) - 1
+
+    def stages(parameter: str) -> Sequence[int]:
+        match = _LAYER.search(parameter)
+        if match is not None and not parameter.startswith("vision."):
+            number = int(match[1])
+            return (stage_of[number] if number < len(stage_of) else last,)
+        inner = parameter.removeprefix("language_model.").removeprefix("model.")
+        if inner.startswith("embed_tokens."):
+            return (0,)
+        return (last,) if inner.startswith(_LAST_STAGE) else range(last + 1)
+
+    return _shares(found, tensors, part, parallel, len(layers), stages)
+
+
+def draft_share(
+    found: Iterable[Outcome], tensors: Mapping[str, Tensor], part: Part, parallel: Parallelism
+) -> Share | None:
+    """The draft's share, on the last pipeline stage, which is where it runs. None as for the target."""
+    shares = _shares(found, tensors, part, parallel, 1, lambda _parameter: (0,))
+    return None if shares is None else shares[0]
+
+
+def _shares(
+    found: Iterable[Outcome],
+    tensors: Mapping[str, Tensor],
+    part: Part,
+    parallel: Parallelism,
+    count: int,
+    stages: Callable[[str], Sequence[int]],
+) -> tuple[Share, ...] | None:
+    if part.parameters is None:
+        return None
+    cut = part.parameters["cut"]
+    # Without expert parallelism the ranks of all data-parallel engines share every expert.
+    spread = parallel.expert_parallel_size if parallel.expert_parallel else parallel.tensor * parallel.data
+    sums = [[0.0, 0.0, 0.0] for _stage in range(count)]
+    for outcome in found:
+        size = _size(outcome, tensors)
+        if size is None:
+            return None
+        for target in outcome.targets:
+            if ".experts." in outcome.name:
+                kind, share = 0, size / spread
+            elif _module(target.parameter) in cut:
+                kind, share = 1, size / parallel.tensor
+            else:
+                kind, share = 2, float(size)
+            for stage in stages(target.parameter):
+                sums[stage][kind] += share
+    return tuple(Share(*parts) for parts in sums)
+
+
+def _size(outcome: Outcome, tensors: Mapping[str, Tensor]) -> int | None:
+    """Bytes of all tensors of an outcome; None when one is not known."""
+    if not outcome.experts:
+        return tensors[outcome.name].size
+    match = _EXPERT.match(outcome.name)
+    assert match is not None
+    sizes = [tensors[f"{match[1]}{number}{match[3]}"].size for number in outcome.experts]
+    return None if None in sizes else sum(size for size in sizes if size is not None)
+
+
+def _module(parameter: str) -> str:
+    """The module as the facts name it: inside its layer, or of the model; blocks of the vision tower without number."""
+    block = _VISION.match(parameter)
+    if block is not None:
+        return f"{block[1]}{block[2]}".rpartition(".")[0]
+    match = _LAYER.search(parameter)
+    return (match[2] if match else parameter).rpartition(".")[0]
