@@ -127,11 +127,16 @@ def record_of(answer: Rehearsal) -> tuple[dict[str, Any], dict[str, str]]:
             continue
         table = table_of(rows_of(detail["trace"]), detail["trace"]["parameters"])
         tables[key_of(table)] = table
-        refused = [[one["tensor"], one["exception"], one["message"]] for one in detail["refused"]]
+        refused = [[one["tensor"], one["exception"], _first_sentence(one["message"])] for one in detail["refused"]]
         record[part] = {"table": key_of(table), "refused": refused}
     if result.status is Status.FAILED:
-        record["stops_with"] = [result.exception, " ".join(result.message.split())[:300]]
+        record["stops_with"] = [result.exception, _first_sentence(result.message)]
     return record, tables
+
+
+def _first_sentence(message: str) -> str:
+    """Without the list of all parameters, whose order changes from run to run."""
+    return " ".join(message.partition(" The available parameters")[0].split())[:300]
 
 
 def main() -> int:
