@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 
 import pytest
-from dsv4check.inputs.tensors import published_tensors
 
 from dsv4check.checkpoint.names import NameRules, NameSettings, Refused, Skipped, Target, rules_of
+from dsv4check.checkpoint.published import published_tensors
 from dsv4check.releases.facts import known_releases, load_facts
 
 

@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dsv4check.inputs.tensors import few_experts, published_tensors
 
 from dsv4check.checkpoint.names import NameRules, NameSettings, Refused, Skipped, rules_of
+from dsv4check.checkpoint.published import few_experts, published_tensors
+from dsv4check.releases.facts import load_facts
 from scripts.learning.release import source_only
 from scripts.learning.sections.spec_decode.vendors import VENDORS, files_by_vendor
-from scripts.learning.sections.weights import learn
+from scripts.learning.sections.weights import learn_from_text
 from scripts.learning.sections.weights.targets import PUBLISHED
-from scripts.learning.source import Source
-from tests.learning.shipped import VERSIONS
+from scripts.learning.source import LearningError, Source
+from tests.learning.fake_weights import FILES
+from tests.learning.shipped import VERSIONS, made_up
 from tests.learning.target_stub import LAST_HEAD, TargetStub
 
 TREES = os.environ.get("DSV4CHECK_VLLM_TREES")
@@ -124,7 +126,7 @@ def published() -> tuple[str, ...]:
         assert checkpoint is not None
         for name in few_experts(checkpoint.tensors):
             same = kept.setdefault(re.sub(r"(?<=\.)\d+(?=\.)", "#", name), [])
-            if len(same) < 3 and name not in same:
+            if len(same) < 2 and name not in same:
                 same.append(name)
     return tuple(name for names in kept.values() for name in names)
 
@@ -188,7 +190,7 @@ def test_targets_do_what_the_rules_say(version: str) -> None:
     if not package.is_dir():
         pytest.skip(f"{version} is not unpacked")
     source = Source(package)
-    facts = learn(source_only(package))
+    facts = learn_from_text(source_only(package))
     outside = [name for name in published() if name.startswith(("vision.", "aligner."))]
     checked = 0
     for kind in [kind for kind in PUBLISHED if kind in facts["names"]]:
@@ -256,3 +258,82 @@ def check(
         done = stub.load(tensor, below)
         assert same(product, tensor, expected, done), (kind, vendor, case, tensor, expected, done)
     return 2 * len(tensors)
+
+
+@pytest.mark.skipif(TREES is None, reason="DSV4CHECK_VLLM_TREES is not set")
+@pytest.mark.parametrize("version", VERSIONS)
+def test_learned_is_shipped(version: str) -> None:
+    package = Path(str(TREES)) / version / "vllm"
+    if not package.is_dir():
+        pytest.skip(f"{version} is not unpacked")
+    shipped = load_facts(version).section("weights")
+    learned = learn_from_text(source_only(package))
+    assert {key: shipped[key] for key in learned} == learned
+
+
+MODEL = "models/deepseek_v4/nvidia/model.py"
+UTILITIES = "model_executor/models/utils.py"
+FILTER = "model_executor/model_loader/weight_utils.py"
+LOADER = "model_executor/model_loader/default_loader.py"
+
+
+def test_facts_of_a_target(tmp_path: Path) -> None:
+    facts = learn_from_text(made_up(tmp_path, FILES))
+    assert list(facts["names"]) == ["target", "mtp", "dspark"]
+    rules = facts["names"]["target"]["nvidia amd intel"]
+    assert (rules["class"], rules["inner"], rules["known_quantization"]) == ("DeepseekV4ForCausalLM", "model.", True)
+    assert rules["prefixes"] == [["layers.", "model.layers."]]
+    assert rules["suffixes"] == [["head.weight", "lm_head.weight"]]
+    assert rules["substrings"] == [[".shared_experts.w2", ".shared_experts.down"], ["mtp.", None]]
+    assert rules["kept_when_fused"] == [".shared_experts.w2"]
+    assert rules["scales"] == {
+        "experts_match": r"\.experts\.\d+\.w[123]\.scale$",
+        "fp4_experts": ".four",
+        "other_experts": ".plain",
+        "others": ".plain",
+        "special": [],
+        "fp4_after": [],
+    }
+    assert (rules["skipped_starts"], rules["skipped_substrings"]) == (["picture."], ["old."])
+    assert rules["shared_into_experts"] == [".ffn.shared_experts.w", ".ffn.experts.{n_routed_experts}.w"]
+    assert rules["scale_fallback"] == {"first_without": None, "last_with": "_inv", "experts": False}
+    assert (rules["unknown"], rules["unknown_fused"]) == ("skipped", "KeyError")
+    assert rules["unmatched_experts"] == "UnboundLocalError"
+    assert facts["loader"]["order"] == ["prefix", "regex", "substr", "suffix"]
+    assert facts["loader"]["unknown"] == {
+        "exception": "ValueError",
+        "message": "There is no module {name!r} in {class}.",
+    }
+    assert facts["loader"]["unused"] == ["turned."]
+    assert facts["files"]["missing_file"] is None
+    assert facts["files"]["no_files"] == {"exception": "RuntimeError", "message": "No weights in `{model}`"}
+    assert facts["files"]["missing_parameters"]["message"] == "Not loaded: {parameters}"
+
+
+@pytest.mark.parametrize(
+    ("file", "before", "after", "message"),
+    [
+        (MODEL, "if name not in params_dict:\n", "if name in other:\n", "a statement is not understood"),
+        (MODEL, "if name.startswith((", "if name.endswith((", "a statement is not understood"),
+        (MODEL, 'inv_name = f"{name}_inv"', 'inv_name = f"{name}_x"', "looks for another name"),
+        (MODEL, "loaded_params.add(name_mapped)", "loaded_params.add(name)", "loop over the routed experts"),
+        (MODEL, "n_routed_experts + (", "n_routed_experts + max(", "numbers for the shared experts"),
+        (MODEL, "return WeightsMapper(", "return torch.map(", "more than putting rules together"),
+        (MODEL, '["mtp."] = None', '[open("x")] = None', "expected a function or a constant|defines nor imports"),
+        (MODEL, "orig_to_new_suffix=", "orig_to_new_other=", "are not understood"),
+        (MODEL, 'scales = {re.compile(r"\\.scale$"): ".plain"}', "scales = {}", "one pattern for all scales"),
+        (MODEL, 'if expert_dtype != "fp4" or', 'if expert_dtype == "int4" or', "unknown condition"),
+        (MODEL, "skip_substrs=", "skip_all=", "is not understood"),
+        (MODEL, "loader.load_weights(weights, mapper", "loader.load_weights(change(weights), mapper", "through hf_to"),
+        (UTILITIES, "key.replace(substr, new_key, 1)", "key.replace(substr, new_key)", "applied in no known way"),
+        (UTILITIES, "        return key\n", "        return key.lower()\n", "expected it to return the name"),
+        (UTILITIES, "There is no module", "Nothing is called", "expected one refusal"),
+        (FILTER, "not os.path.isfile", "os.path.islink", "files of the index to be kept"),
+        (LOADER, "model_config.quantization is None and", "", "a check of unquantized models"),
+    ],
+)
+def test_what_is_not_understood_is_refused(tmp_path: Path, file: str, before: str, after: str, message: str) -> None:
+    assert before in FILES[file]
+    release = made_up(tmp_path, {**FILES, file: FILES[file].replace(before, after)})
+    with pytest.raises(LearningError, match=message):
+        learn_from_text(release)

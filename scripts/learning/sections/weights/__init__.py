@@ -13,6 +13,11 @@ from .targets import learn_targets
 
 def learn(release: Release) -> dict[str, Any]:
     """Facts for ``dsv4check/checkpoint``."""
+    return learn_from_text(release)
+
+
+def learn_from_text(release: Release) -> dict[str, Any]:
+    """The facts for which no vLLM has to run."""
     source = release.source
     return {
         "names": {**learn_targets(source), **learn_draft_names(release)},

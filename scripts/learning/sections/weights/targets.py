@@ -40,13 +40,13 @@ _DTYPES: Final = ("fp4", "fp8")
 def learn_targets(source: Source) -> dict[str, dict[str, dict[str, Any]]]:
     """Rules for each kind of target, by GPU vendors that share them.
 
-    ``class``: the model; ``inner``: the prefix of the model of layers, whose own loader names its parameters without
-    it; ``wrapped``: the prefix of the text model in one with vision, ``image`` its parts for images; ``like``: the kind
-    whose rules hold where there is none. ``prefixes``, ``suffixes``, ``substrings``, ``scales`` rename (None: the
-    tensor is left out), in the order that ``loader`` gives; ``kept_when_fused`` are substrings that stay where the
-    shared expert is loaded with the routed ones. ``special`` scales are replaced before the others, ``fp4_after`` after them
-    when experts are FP4, ``others_by_block`` counts for FP4 experts. The text-only class of V4.1 is in no registry;
-    ``target_v41`` has the rules for it inside the model with vision.
+    ``class``: the model; ``inner``: the prefix of the model of layers, whose own loader names its parameters
+    without it; ``wrapped``: the prefix of the text model in one with vision, ``image`` its parts for images;
+    ``like``: the kind whose rules hold where there is none. ``prefixes``, ``suffixes``, ``substrings``, ``scales``
+    rename (None: the tensor is left out), in the order that ``loader`` gives; ``kept_when_fused`` are substrings
+    that stay where the shared expert is loaded with the routed ones. ``special`` scales are replaced before the
+    others, ``fp4_after`` after them when experts are FP4, ``others_by_block`` counts for FP4 experts. The text-only
+    class of V4.1 is in no registry; ``target_v41`` has the rules for it inside the model with vision.
     """
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for kind, architecture in PUBLISHED.items():
