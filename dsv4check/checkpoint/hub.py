@@ -64,15 +64,17 @@ _REASONS: Final = (
 )
 _NO_NETWORK: Final = frozenset(
     {"ConnectionError", "Timeout", "TransportError", "TimeoutException", "SSLError", "ProxyError", "gaierror"}
+    | {"LocalEntryNotFoundError"}
 )
-"""Of requests (huggingface_hub before 1.0), httpx (since then) and the standard library."""
+"""Of requests (huggingface_hub before 1.0), httpx (since then) and the standard library; the last one is raised when
+a file was to be fetched, could not, and is not in the cache."""
 
 
 def _why(repo: str, revision: str | None, error: Exception) -> str:
     classes = {kind.__name__ for kind in type(error).__mro__}
     where = repo + (f" at revision {revision}" if revision else "")
     for name, text in _REASONS:
-        if name in classes:
+        if name in classes and "LocalEntryNotFoundError" not in classes:
             return f"{where} on the Hugging Face Hub: {text}"
     if classes & _NO_NETWORK or isinstance(error, TimeoutError):
         step = "check the network (or HF_ENDPOINT, HTTPS_PROXY), or leave --online out"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -12,7 +12,7 @@ from dsv4check.checkpoint.reading import read_checkpoint
 from dsv4check.checkpoint.tensors import Checkpoint
 from dsv4check.deployment import ServeFlags
 from dsv4check.errors import InputError
-from dsv4check.inputs.checkpoint import cached_snapshot, hub_cache
+from dsv4check.inputs.checkpoint import checkpoint_folders
 from dsv4check.records import dataclass
 
 LOCAL: Final = "local folder"
@@ -55,18 +55,17 @@ def locate_checkpoint(
         found = read_checkpoint(local.parent if local.is_file() and not one_file else local)
         if found is not None:
             return Located(found, LOCAL)
-    else:
-        stated = flags.get("revision")
-        revision = stated if isinstance(stated, str) and stated else None
-        for cache in _caches(flags, env):
-            snapshot = cached_snapshot(cache, name, revision)
-            found = read_checkpoint(snapshot) if snapshot is not None else None
+    elif name:
+        for folder in checkpoint_folders(name, flags, env):
+            found = read_checkpoint(folder)
             if found is not None:
                 return Located(found, CACHE)
         if online and _is_repository(name):
             from dsv4check.checkpoint.hub import fetch_headers
 
-            return Located(fetch_headers(name, revision), HUB)
+            revision = flags.get("revision")
+            wanted = revision if isinstance(revision, str) and revision else None
+            return Located(fetch_headers(name, wanted), HUB)
     published = published_tensors(name)
     return None if published is None else Located(published, PUBLISHED)
 
@@ -76,13 +75,6 @@ def _on_disk(name: str, path: Path) -> bool:
         return bool(name) and path.exists()
     except (OSError, ValueError):
         return False
-
-
-def _caches(flags: ServeFlags, env: Mapping[str, str]) -> Iterator[Path]:
-    download = flags.get("download_dir")
-    if isinstance(download, str) and download:
-        yield Path(os.path.expanduser(download))
-    yield hub_cache(env)
 
 
 def _is_repository(name: str) -> bool:

@@ -157,10 +157,14 @@ def cached_snapshot(cache_dir: Path, repo: str, revision: str | None) -> Path | 
 def checkpoint_folders(name: str, flags: ServeFlags, env: Mapping[str, str]) -> list[Path]:
     """Where the checkpoint's index may lie. Unlike config.json, weights do come from ``--download-dir``."""
     path = Path(os.path.expanduser(name))
-    if path.is_dir():
-        return [path]
-    if path.is_file():
-        return [path.parent]
+    try:
+        if path.is_dir():
+            return [path]
+        if path.is_file():
+            return [path.parent]
+    except OSError:
+        # Too long for a path: not one.
+        return []
     revision = flags.get("revision")
     wanted = revision if isinstance(revision, str) else None
     download = flags.get("download_dir")

@@ -186,6 +186,7 @@ def error(name: str, *bases: type[Exception]) -> Exception:
         (error("NotASafetensorsRepoError"), "no safetensors checkpoint"),
         (error("SafetensorsParsingError"), "damaged"),
         (error("RemoteEntryNotFoundError", type("EntryNotFoundError", (Exception,), {})), "incomplete"),
+        (error("LocalEntryNotFoundError", type("EntryNotFoundError", (Exception,), {})), "check the network"),
         (error("OfflineModeIsEnabled", ConnectionError), "HF_HUB_OFFLINE"),
         (error("ConnectError", type("TransportError", (Exception,), {})), "check the network"),
         (TimeoutError("timed out"), "check the network"),
