@@ -7,10 +7,13 @@ Nothing here reads a file or decides anything. ``inputs/`` builds these records,
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dsv4check.problems import Origin, Problem
 from dsv4check.records import dataclass, field
+
+if TYPE_CHECKING:
+    from dsv4check.checkpoint.tensors import Checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,3 +208,9 @@ class Deployment:
     model: Model
     packages: Mapping[str, str] = field(default_factory=dict)
     """Versions of packages beside vLLM that were stated; others are those the release pins."""
+    checkpoint: Checkpoint | None = None
+    """The target's checkpoint: stated, or found on this machine; None when only its id is known."""
+    draft: Model | None = None
+    """The model that ``--speculative-config`` names, where it is another one that was found on this machine."""
+    draft_checkpoint: Checkpoint | None = None
+    """The checkpoint of ``draft``."""

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
-from dsv4check.deployment import Command, Deployment, Hardware, VllmBuild
+from dsv4check.deployment import Command, Deployment, Hardware, Model, ServeFlags, VllmBuild
 from dsv4check.errors import InputError
+from dsv4check.inputs.checkpoint_files import checkpoint_on_this_machine
 from dsv4check.inputs.flags.parser import parse_flags
 from dsv4check.inputs.gpu import apply_visible_devices
 from dsv4check.inputs.model import load_model
 from dsv4check.records import dataclass, field
 from dsv4check.releases.flag_table import load_flag_table
+
+if TYPE_CHECKING:
+    from dsv4check.checkpoint.tensors import Checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,8 @@ class Request:
     config_like: str | None = None
     """The published id whose config.json to start from (batch)."""
     online: bool = False
+    checkpoint: Checkpoint | None = None
+    """The target's checkpoint, where it was stated (``--checkpoint``); else it is looked for on this machine."""
 
     def on_release(self, release: str) -> Request:
         """The same launch with the facts of another release; a development build keeps its identity."""
@@ -54,6 +60,9 @@ def build_deployment(request: Request) -> Deployment:
         raise InputError(
             "no model in the command: expected `vllm serve MODEL ...`, `--model MODEL`, or --model-config PATH"
         )
+    checkpoint = request.checkpoint
+    if checkpoint is None and request.model_config is None and name is not None:
+        checkpoint = checkpoint_on_this_machine(name, flags, env)
     model = load_model(
         name,
         flags=flags,
@@ -63,7 +72,9 @@ def build_deployment(request: Request) -> Deployment:
         config_like=request.config_like,
         online=request.online,
         env=env,
+        checkpoint=checkpoint,
     )
+    draft, draft_checkpoint = _draft(request, flags, env, model)
     return Deployment(
         command=request.command,
         flags=flags,
@@ -72,4 +83,29 @@ def build_deployment(request: Request) -> Deployment:
         vllm=request.vllm,
         model=model,
         packages=request.packages,
+        checkpoint=checkpoint,
+        draft=draft,
+        draft_checkpoint=draft_checkpoint,
     )
+
+
+def _draft(
+    request: Request, flags: ServeFlags, env: Mapping[str, str], target: Model
+) -> tuple[Model | None, Checkpoint | None]:
+    """The draft model of the launch and its checkpoint, where it is a model of its own on this machine."""
+    name = flags.values.get("spec_model") or flags.section("speculative_config").get("model")
+    if not isinstance(name, str) or name == target.name:
+        return None, None
+    checkpoint = checkpoint_on_this_machine(name, flags, env)
+    if checkpoint is None:
+        return None, None
+    own = ServeFlags(model=name, values={key: flags.values[key] for key in _PLACE if key in flags.values})
+    try:
+        return load_model(name, flags=own, release=request.vllm.release, env=env, checkpoint=checkpoint), checkpoint
+    except InputError:
+        # Not a DeepSeek-V4 model: another kind of draft, of which nothing is known here.
+        return None, None
+
+
+_PLACE: Final = ("download_dir",)
+"""Flags that say where a draft is looked for; ``--revision`` is the target's alone."""

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
-
-from dsv4check.checkpoint.reading import read_index
-from dsv4check.inputs.checkpoint import INDEX_NAME
 
 
 def draft_kind_of_names(names: Iterable[str]) -> str | None:
@@ -20,12 +16,3 @@ def draft_kind_of_names(names: Iterable[str]) -> str | None:
     if any(".enorm." in name for name in draft):
         return "mtp"
     return None if draft else "none"
-
-
-def draft_kind_of_folder(folder: Path) -> str | None:
-    """The same for a folder with a safetensors index; None without one. Reads the index, no shard.
-
-    Raises InputError for an index that cannot be used.
-    """
-    path = folder / INDEX_NAME
-    return draft_kind_of_names(read_index(path).files) if path.is_file() else None

@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dsv4check.deployment import Model, ServeFlags
 from dsv4check.errors import InputError
@@ -17,7 +17,6 @@ from dsv4check.inputs.checkpoint import (
     PublishedModel,
     bundled_config,
     cached_snapshot,
-    checkpoint_folders,
     deep_merge,
     find_published,
     guess_sibling,
@@ -32,6 +31,9 @@ from dsv4check.problems import Origin, Problem, Stage
 from dsv4check.records import dataclass
 from dsv4check.releases.facts import load_facts
 from dsv4check.releases.timeline import nearest_release
+
+if TYPE_CHECKING:
+    from dsv4check.checkpoint.tensors import Checkpoint
 
 _REQUANTISED = re.compile(r"nvfp4|mxfp4|w\d+a\d+|int[48]|awq|gptq|quark|autoround|fp8|gguf|bf16", re.I)
 """A name that says the weights were quantised anew, so the sibling's quantization_config does not apply."""
@@ -63,6 +65,7 @@ def load_model(
     config_like: str | None = None,
     online: bool = False,
     env: Mapping[str, str] | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> Model:
     """Locate and read the model's config.json the way the given release does.
 
@@ -73,7 +76,8 @@ def load_model(
     ``--hf-overrides``, ``--hf-config-path``, ``--revision`` and ``--download-dir`` in ``flags`` count as
     vLLM applies them; without ``name``, ``model_config`` is the model. ``env`` is the server's environment;
     the cache variables of this process fill the gaps.
-    ``online`` allows fetching config.json from the Hugging Face Hub.
+    ``online`` allows fetching config.json from the Hugging Face Hub. ``checkpoint`` tells what the draft is, where its
+    tensors are known.
 
     Raises InputError when there is no usable config.json or it is not that of a DeepSeek-V4 model.
     """
@@ -110,7 +114,7 @@ def load_model(
         raw=reading.raw,
         text=reading.text,
         compress_ratios=reading.compress_ratios,
-        draft_kind=_draft_kind(found, reading.text, config_overrides or {}, flags, environment, name),
+        draft_kind=_draft_kind(found, reading.text, config_overrides or {}, checkpoint, name),
         known_id=_known_id(found),
         problems=problems,
         origin=found.origin,
@@ -333,16 +337,14 @@ def _draft_kind(
     found: _Found,
     text: Mapping[str, Any],
     changed: Mapping[str, Any],
-    flags: ServeFlags,
-    env: Mapping[str, str],
+    checkpoint: Checkpoint | None,
     name: str,
 ) -> str | None:
-    """What the ``mtp.*`` tensors hold: from the index on disk, the published facts, or the config's keys."""
-    for folder in checkpoint_folders(name, flags, env):
-        # Most launches name a model that is not on this machine; they need not import the reader.
-        from dsv4check.checkpoint.drafts import draft_kind_of_folder
+    """What the ``mtp.*`` tensors hold: by their names, the published facts, or the config's keys."""
+    if checkpoint is not None:
+        from dsv4check.checkpoint.drafts import draft_kind_of_names
 
-        kind = draft_kind_of_folder(folder)
+        kind = draft_kind_of_names(checkpoint.tensors)
         if kind is not None:
             return kind
     if changed.get("num_nextn_predict_layers") == 0:

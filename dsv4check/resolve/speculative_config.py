@@ -229,6 +229,9 @@ class _Builder:
         hidden = frozenset(map(str, overrides)) | frozenset(map(str, inner if isinstance(inner, Mapping) else ()))
         if model.lower() == target.name.lower() or model == target.known_id:
             return DraftModel(model, True, target.family, target.draft_kind, target.text, hidden)
+        own = self.deployment.draft
+        if own is not None and own.name == model:
+            return DraftModel(model, False, own.family, own.draft_kind, own.text)
         family, kind = PUBLISHED.get(model.rstrip("/").rsplit("/", 1)[-1].lower(), (None, None))
         return DraftModel(model, False, family, kind, _published_text(model))
 

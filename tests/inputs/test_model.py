@@ -19,6 +19,7 @@ from dsv4check.inputs.checkpoint import (
     hub_cache,
     published_models,
 )
+from dsv4check.inputs.checkpoint_files import checkpoint_on_this_machine
 from dsv4check.inputs.model import load_model
 from dsv4check.problems import Stage
 from dsv4check.releases.facts import known_releases
@@ -40,7 +41,10 @@ def _no_cache_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def load(name: str | None = FLASH, release: str = "0.28.0", flags: dict[str, Any] | None = None, **rest: Any) -> Model:
     rest.setdefault("env", {"HF_HUB_CACHE": "/nonexistent"})
-    return load_model(name, flags=ServeFlags(name, flags or {}), release=release, **rest)
+    given = ServeFlags(name, flags or {})
+    if name is not None:
+        rest.setdefault("checkpoint", checkpoint_on_this_machine(name, given, rest["env"]))
+    return load_model(name, flags=given, release=release, **rest)
 
 
 def codes(model: Model) -> dict[str, Stage]:
