@@ -1,4 +1,4 @@
-"""Launches as the tests write them: a mapping with model, args, gpu, vllm and so on."""
+"""Launches as the tests write them: a mapping with model or checkpoint (``tests/synthetic.py``), args, gpu, vllm."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from dsv4check.inputs.vllm_version import resolve_vllm
 from dsv4check.problems import Origin
 from dsv4check.report.model import Report
 from dsv4check.request import Request
+from tests.synthetic import synthetic_folder
 
 
 @cache
@@ -26,7 +27,9 @@ def all_rules() -> tuple[Rule, ...]:
 def launch_request(launch: Mapping[str, Any]) -> Request:
     args = launch.get("args", [])
     words = shlex.split(args) if isinstance(args, str) else [str(word) for word in args]
-    if launch.get("model"):
+    if launch.get("checkpoint"):
+        words = [str(synthetic_folder(launch["checkpoint"])), *words]
+    elif launch.get("model"):
         words = [launch["model"], *words]
     return Request(
         command=Command(("vllm", "serve"), tuple(Token(word, Origin("flag", word)) for word in words)),

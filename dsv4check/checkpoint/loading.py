@@ -47,6 +47,8 @@ class Gap:
     first: str
     lacking: str = ""
     """Which part of the first one is not there; empty when nothing of it is."""
+    names: tuple[str, ...] = ()
+    """All of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +182,10 @@ class _Gaps:
             self._found.setdefault((pattern_of(parameter), bool(lacking)), []).append((parameter, lacking))
 
     def done(self) -> tuple[Gap, ...]:
-        return tuple(Gap(pattern, len(items), *items[0]) for (pattern, _partly), items in self._found.items())
+        return tuple(
+            Gap(pattern, len(items), *items[0], tuple(name for name, _lacking in items))
+            for (pattern, _partly), items in self._found.items()
+        )
 
 
 def _grouped(names: Iterable[str], experts: int) -> Iterator[tuple[str, tuple[int, ...]]]:

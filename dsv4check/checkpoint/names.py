@@ -113,7 +113,7 @@ class NameRules:
         """``rules``: from :func:`rules_of`; ``loader``: ``loader`` of the section ``weights``."""
         self.rules = rules
         self._loader = loader
-        self._settings = settings
+        self.settings = settings
         self._known: dict[str, _Template] = {}
         self._numbers = frozenset(str(number) for number in range(settings.n_routed_experts))
         self._scales = _Scales(rules["scales"], settings)
@@ -169,7 +169,7 @@ class NameRules:
 
     def _copies(self, parameter: str) -> tuple[int, ...]:
         copied = any(parameter.startswith(new) for _start, new in self.rules.get("copied", ()))
-        return tuple(range(self._settings.stages)) if copied else ()
+        return tuple(range(self.settings.stages)) if copied else ()
 
     def resolve(self, target: Target, registered: Collection[str]) -> str | None:
         """The parameter of the model that the loader finds for a target; None when there is none."""
@@ -234,7 +234,7 @@ class NameRules:
         ends = [*self._loader["ignored_suffixes"], *self.rules["ignored_suffixes"]]
         quantized = self._loader["quantized"]
         wrapped = self.rules.get("wrapped")
-        if quantized and self._settings.quantized and self.rules["known_quantization"]:
+        if quantized and self.settings.quantized and self.rules["known_quantization"]:
             ends += quantized["ignored_suffixes"] if wrapped is None or name.startswith(wrapped) else []
         return (
             name.endswith(tuple(ends))
@@ -459,7 +459,7 @@ class _Draft:
 
     def __init__(self, rules: Mapping[str, Any], settings: NameSettings, scales: _Scales, fused: _Fused) -> None:
         self._rules = rules
-        self._settings = settings
+        self.settings = settings
         self._scales = scales
         self._fused = fused
         self._is_mtp = "block" in rules
@@ -469,14 +469,14 @@ class _Draft:
         return self._mtp(name) if self._is_mtp else self._dspark(name)
 
     def _mtp(self, name: str) -> Outcome:
-        rules, first = self._rules, self._settings.num_hidden_layers
+        rules, first = self._rules, self.settings.num_hidden_layers
         number = next((int(part) for part in name.split(".") if part.isdecimal()), 0)
         layer = rules["layers"].replace("{num_hidden_layers+i}", str(first + number))
         name = name.replace(f"mtp.{number}.", layer)
         stage = next(
             (
                 stage
-                for stage in range(self._settings.stages)
+                for stage in range(self.settings.stages)
                 if name.startswith(tuple([f"{start}{first + stage}." for start in rules["named_layers"]]))
             ),
             None,
@@ -505,7 +505,7 @@ class _Draft:
         copies = [
             Target(self._replaced(self._scales.rename(new + rest.removeprefix(start))), stage)
             for start, new in rules["copied"]
-            if rest.startswith(start) and rest != start and stage < self._settings.stages
+            if rest.startswith(start) and rest != start and stage < self.settings.stages
         ]
         main = self._stage_name(stage, rest)
         found = self._placed(main) if isinstance(main, str) else main
@@ -515,7 +515,7 @@ class _Draft:
         rules = self._rules
         if rest.startswith(tuple(rules["dropped"])):
             return _BY_LOADER
-        if not self._settings.confidence_head and rest.startswith(tuple(rules["optional"])):
+        if not self.settings.confidence_head and rest.startswith(tuple(rules["optional"])):
             return _NO_HEAD
         for start, new in rules["renamed_starts"]:
             if rest.startswith(start):

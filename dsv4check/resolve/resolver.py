@@ -73,6 +73,17 @@ def resolve(deployment: Deployment, facts: ReleaseFacts) -> Resolution:
         moe, found = resolve_moe(deployment, facts, parallel, runner.name)
         problems += found
 
+    if deployment.checkpoint is not None:
+        # Most launches name a checkpoint that is not on this machine, and need not import this.
+        from dsv4check.resolve.checkpoint_problems import checkpoint_problems
+
+        known = frozenset(problem.code for problem in problems)
+        mega = (facts.section("moe").get("mega") or {}).get("names", ())
+        mega_moe = moe is not None and moe.requested in mega
+        found, more = checkpoint_problems(deployment, facts, draft, known, mega_moe=mega_moe)
+        problems += found
+        notes += more
+
     values: dict[str, Any] = dict(connector_facts)
     values |= kernel_facts(deployment, facts, attention, draft)
     values |= _cache_facts(kv_cache)
