@@ -51,6 +51,8 @@ class Kind:
     """Starts of names that are left out."""
     extra: tuple[str, ...] = ()
     """Names that no release has a parameter for."""
+    prefix: str = ""
+    """In front of every name."""
     like: str = ""
     """Synthetic kind whose tensors are used where those of the model are not published."""
 
@@ -61,7 +63,7 @@ _EP: Final = ("--tensor-parallel-size", "8", "--enable-expert-parallel")
 _MEGA: Final = (*_EP, "--moe-backend", "deep_gemm_mega_moe")
 _INVENTED: Final = (
     *("layers.0.attn.compressor.weight_scale", "layers.5.attn.rotary.weight", "surprise.weight"),
-    *("mtp.0.surprise.weight", "layers.1.self_attn.q_proj.weight", "model.layers.2.attn.wq_a.weight"),
+    *("mtp.0.surprise.weight", "layers.1.self_attn.q_proj.weight", "layers.1.mlp.experts.0.gate_proj.weight"),
 )
 KINDS: Final[dict[str, Kind]] = {
     "flash": Kind(_FLASH, "mtp", all_experts=True),
@@ -71,6 +73,7 @@ KINDS: Final[dict[str, Kind]] = {
     "flash-dspark": Kind("deepseek-ai/DeepSeek-V4-Flash-DSpark", "dspark", 5, "0.25.0"),
     "pro-dspark": Kind("deepseek-ai/DeepSeek-V4-Pro-DSpark", "dspark", 5, "0.25.0"),
     "v4.1-flash": Kind("deepseek-ai/DeepSeek-V4.1-Flash", "dspark", 5, "0.30.0", sm="10.0"),
+    "vision-exp": Kind("deepseek-ai/DeepSeek-V4-Flash-Vision-Exp", "dspark", 3, "0.25.0"),
     "flash-base": Kind("deepseek-ai/DeepSeek-V4-Flash-Base", "mtp", words=_EP, like="flash-base"),
     "pro-base": Kind("deepseek-ai/DeepSeek-V4-Pro-Base", "mtp", words=_EP, like="pro-base"),
     "flash-nvfp4": Kind("nvidia/DeepSeek-V4-Flash-NVFP4", "mtp", sm="10.0", like="flash-nvfp4"),
@@ -83,6 +86,7 @@ KINDS: Final[dict[str, Kind]] = {
         "deepseek-ai/DeepSeek-V4-Flash-0731", "dspark", 5, "0.25.0", drop=("mtp.1.", "mtp.2.attn.")
     ),
     "flash-half-a-layer": Kind(_FLASH, "mtp", drop=("layers.7.attn.", "layers.9.ffn.experts.", "norm.", "mtp.0.ffn.")),
+    "flash-prefixed": Kind(_FLASH, "mtp", prefix="model."),
     "flash-invented": Kind(_FLASH, "mtp", extra=_INVENTED),
 }
 
@@ -94,7 +98,8 @@ def tensors_of(kind: Kind) -> dict[str, Tensor]:
     if not kind.all_experts:
         tensors = few_experts(tensors)
     kept = {name: tensor for name, tensor in tensors.items() if not name.startswith(kind.drop or ("\0",))}
-    return kept | {name: Tensor("BF16", (1,)) for name in kind.extra}
+    renamed = {kind.prefix + name: tensor for name, tensor in kept.items()}
+    return renamed | {name: Tensor("BF16", (1,)) for name in kind.extra}
 
 
 def launch_of(kind: Kind) -> Launch:

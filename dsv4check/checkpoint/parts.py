@@ -14,7 +14,6 @@ from dsv4check.resolve.expert_format import expert_format, quantization, weight_
 
 MTP: Final = "mtp"
 DSPARK: Final = "dspark"
-_VISION_CLASS: Final = "DeepseekV4ForConditionalGeneration"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +40,7 @@ class Part:
 
 def target_part(model: Model, facts: ReleaseFacts, vendor: str | None, *, mega_moe: bool = False) -> Part | None:
     """The target; None where the release has no class for it on GPUs of this vendor (None: NVIDIA)."""
-    name = "target_v41" if model.family == "deepseek_v41" else "target"
-    if _VISION_CLASS in (model.raw.get("architectures") or ()):
-        name = "target_vl"
+    name = "target_v41" if model.family == "deepseek_v41" else "target_vl" if _has_vision(model, facts) else "target"
     return _part(name, model, facts, vendor, mega_moe)
 
 
@@ -58,6 +55,13 @@ def draft_part(
     """The draft of ``method`` (``mtp`` or ``dspark``) that ``model``'s config describes; None where there is none."""
     name = "dspark_v41" if method == DSPARK and model.family == "deepseek_v41" else method
     return _part(name, model, facts, vendor, mega_moe)
+
+
+def _has_vision(model: Model, facts: ReleaseFacts) -> bool:
+    """True where the release builds V4 with a vision tower (releases without that class build the text model)."""
+    known = facts.section("weights").get("names", {}).get("target_vl", {})
+    keys = {rules.get("chosen_by") for rules in known.values()} - {None}
+    return any((model.integer(key) or 0) > 0 for key in keys)
 
 
 def _part(name: str, model: Model, facts: ReleaseFacts, vendor: str | None, mega_moe: bool) -> Part | None:
@@ -80,7 +84,8 @@ def _part(name: str, model: Model, facts: ReleaseFacts, vendor: str | None, mega
         mega_moe=mega_moe,
         confidence_head=model.get("enable_confidence_head", True) is not False,
     )
-    known = facts.section("parameters").get(name)
+    key = "dspark_vl" if name == DSPARK and _has_vision(model, facts) else name
+    known = facts.section("parameters").get(key)
     found, unknown = _registered(name, model, known, layers, stages, vendor, mega_moe)
     return Part(name, NameRules(rules, section["loader"], settings), found, unknown, experts, known)
 
@@ -122,7 +127,7 @@ def _registered(
         features = dict(enumerate(layer_features(model)))
     experts = reading.stored if quantized else UNQUANTISED
     vision = model.raw.get("vision_config")
-    depth = vision.get("num_hidden_layers") if isinstance(vision, Mapping) else 0
+    depth = vision.get("num_hidden_layers") if isinstance(vision, Mapping) else model.get("vision_n_layers", 0)
     found = registered(
         known,
         features,

@@ -25,7 +25,8 @@ def load_all(config: Any, ranks: Sequence[Rank], launch: Launch, folders: Sequen
             continue
         enter(config, rank)
         target = frozenset(id(parameter) for parameter in rank.target.model.parameters())
-        loaded = weights.load(built, records, shared=target if part == "draft" else frozenset())
+        most = weights.ALL_REFUSED if launch.trace_weights else weights.MOST_REFUSED
+        loaded = weights.load(built, records, shared=target if part == "draft" else frozenset(), most=most)
         detail[part] = _add(detail.get(part), loaded.detail)
         if launch.trace_weights:
             _add_trace(detail[part], loaded.traced)

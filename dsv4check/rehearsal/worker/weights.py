@@ -35,8 +35,10 @@ _DTYPES = {
     "BOOL": "bool",
 }
 """Safetensors' names of dtypes, and torch's."""
-_MOST_REFUSED = 12
+MOST_REFUSED = 12
 """Kinds of refused tensors that are looked for after the first."""
+ALL_REFUSED = 1000
+"""Where every tensor is to be traced: each kind costs one more load."""
 _EXPERT = re.compile(r"^(.*\.experts\.)(\d+)(\..+)$")
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 _REARRANGES = ("finalize_mega_moe_weights", "finalize_weights")
@@ -81,10 +83,13 @@ def pattern_of(name: str) -> str:
     return _NUMBER.sub("{n}", name)
 
 
-def load(built: Built, records: Sequence[TensorRecord], *, shared: frozenset[int] = frozenset()) -> Loaded:
+def load(
+    built: Built, records: Sequence[TensorRecord], *, shared: frozenset[int] = frozenset(), most: int = MOST_REFUSED
+) -> Loaded:
     """Feed the records to the model; after a tensor that vLLM refuses, once more without those like it.
 
-    ``shared`` holds ids of parameters that belong to another model (a draft shares the target's embedding).
+    ``shared`` holds ids of parameters that belong to another model (a draft shares the target's embedding); ``most`` is
+    how many kinds of refused tensors are looked for.
     """
     feed = _Feed(records)
     watch = _watch(built.model, feed)
@@ -100,7 +105,7 @@ def load(built: Built, records: Sequence[TensorRecord], *, shared: frozenset[int
                 raise
             first = first or error
             pattern = pattern_of(feed.current) if feed.current else ""
-            if not pattern or pattern in refused or len(refused) >= _MOST_REFUSED:
+            if not pattern or pattern in refused or len(refused) >= most:
                 break
             read = read_failure(error)
             refused[pattern] = {"tensor": feed.current, "exception": read.exception, "message": read.message}

@@ -33,6 +33,8 @@ Rehearse = Callable[[Launch], Rehearsal]
 _FLASH: Final = "deepseek-ai/DeepSeek-V4-Flash"
 _DSPARK: Final = "deepseek-ai/DeepSeek-V4-Flash-0731"
 _V41: Final = "deepseek-ai/DeepSeek-V4.1-Flash"
+_VL: Final = "deepseek-ai/DeepSeek-V4-Flash-Vision-Exp"
+_VL_FILES: Final = ("models/deepseek_v4/common/vl_model.py", "models/deepseek_v4/nvidia/vl_model.py")
 _FP8: Final = "deepseek-ai/DeepSeek-V4-Flash-Base"
 _NVFP4: Final = "nvidia/DeepSeek-V4-Flash-NVFP4"
 _SPLIT: Final = 8
@@ -68,7 +70,7 @@ class _Build:
 
 
 def learn(release: Release) -> dict[str, Any]:
-    """``target``, ``mtp``, and where the release has them ``dspark``, ``target_v41``, ``dspark_v41``.
+    """``target``, ``mtp``, and where the release has them ``dspark``, those of V4.1 (``_v41``) and with vision (``_vl``).
 
     Each has ``prefix`` (of a layer), ``model`` (names outside of layers), ``layers`` (names inside one, by feature),
     ``experts_at`` / ``experts_mega_moe`` (where the routed experts' parameters are) and ``experts`` (their names by
@@ -84,6 +86,8 @@ def learn(release: Release) -> dict[str, Any]:
             found |= {"dspark": _v4(rehearse, "dspark", _DSPARK, _TOKENS)["dspark"]}
             if source.has(f"{V41_FOLDER}/__init__.py"):
                 found |= _v41(rehearse)
+            if any(source.has(path) for path in _VL_FILES):
+                found |= _v4_vl(rehearse)
     return found
 
 
@@ -118,6 +122,20 @@ def _v4(rehearse: Rehearse, method: str, model_id: str, tokens: int) -> dict[str
     if bare is not None:
         found["target"]["experts"][UNQUANTISED] = _expert_leaves(bare.names("target"))
         _check_unquantised(found["target"], one.names("target"), bare.names("target"))
+    return found
+
+
+def _v4_vl(rehearse: Rehearse) -> dict[str, Any]:
+    draft = ("--speculative-config", json.dumps({"method": "dspark", "num_speculative_tokens": _STAGES}))
+    one = _build(rehearse, _VL, *draft)
+    parallel = _build(rehearse, _VL, *draft, "--tensor-parallel-size", str(_SPLIT))
+    stages = {stage: frozenset({ALL}) for stage in range(_STAGES)}
+    found = {}
+    for part, name, features in (
+        ("target_vl", "target", dict(enumerate(layer_features(_model(_VL))))),
+        ("dspark_vl", "draft", stages),
+    ):
+        found[part] = _describe(one, parallel, name, features) | {"experts": {"mxfp4": _expert_leaves(one.names(name))}}
     return found
 
 

@@ -1,0 +1,155 @@
+"""The static mapping against vLLM's own ``load_weights``: name by name, as recorded for every release.
+
+``scripts/record_weights.py`` fed the names of every published kind of checkpoint (and mutilated ones) to the release on
+the meta device. Here each name must reach the same parameters, the same parameters must be registered, the same ones
+stay empty, and the same tensors be refused with the same words.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+
+from dsv4check.checkpoint.loading import Outcome, load, outcomes, pattern_of
+from dsv4check.checkpoint.parts import Part, draft_part, target_part
+from dsv4check.checkpoint.tensors import Tensor
+from dsv4check.deployment import Model, ServeFlags
+from dsv4check.inputs.model import load_model
+from dsv4check.releases.facts import known_releases, load_facts
+from scripts.record_weights import CORPUS, KINDS, TABLES, Kind, tensors_of
+from scripts.weight_records import read_table
+
+_EXPERT = re.compile(r"\.experts\.(\d+)\.")
+_SHAPE_ERRORS = ("RuntimeError", "AssertionError")
+"""What vLLM and torch raise for a tensor that has a parameter, but not its shape."""
+_RANKS = 8
+"""Ranks that share the experts in launches with expert parallelism."""
+_COMPARED: dict[str, int] = {"names": 0, "parameters": 0, "by shape": 0, "mismatches": 0}
+_SEEN: set[tuple[str, str]] = set()
+
+
+@cache
+def _table(key: str) -> tuple[dict[str, tuple[str, ...]], frozenset[str]]:
+    return read_table((TABLES / f"{key}.tsv").read_text(encoding="utf-8"))
+
+
+@cache
+def _tensors(name: str) -> dict[str, Tensor]:
+    return tensors_of(KINDS[name])
+
+
+def _records(release: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((CORPUS / f"{release}.json").read_text(encoding="utf-8"))
+    return found
+
+
+def _part(part: str, kind: Kind, release: str, model: Model) -> Part:
+    facts = load_facts(release)
+    mega = "deep_gemm_mega_moe" in kind.words
+    if part == "target":
+        found = target_part(model, facts, "nvidia", mega_moe=mega)
+    else:
+        found = draft_part(kind.method, model, facts, "nvidia", mega_moe=mega)
+    assert found is not None
+    assert found.model is not None, found.unknown
+    return found
+
+
+def _spelled_out(found: Iterator[Outcome]) -> dict[str, Outcome]:
+    """Every tensor on its own: experts one by one."""
+    single: dict[str, Outcome] = {}
+    for outcome in found:
+        if not outcome.experts:
+            single[outcome.name] = outcome
+            continue
+        before, _, rest = outcome.name.partition(".experts.")
+        after = rest.partition(".")[2]
+        for number in outcome.experts:
+            single[f"{before}.experts.{number}.{after}"] = outcome
+    return single
+
+
+def test_every_release_and_kind_is_recorded() -> None:
+    for release in known_releases():
+        records = _records(release)
+        older = [name for name, kind in KINDS.items() if _number(release) < _number(kind.since)]
+        assert set(records) == set(KINDS) - set(older), release
+
+
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))
+
+
+@pytest.mark.parametrize("release", known_releases())
+def test_names_reach_the_parameters_that_vllm_loads_them_into(release: str) -> None:
+    differ: list[str] = []
+    for name, record in _records(release).items():
+        kind = KINDS[name]
+        if "not_loaded" in record:
+            continue
+        model = load_model(kind.model, flags=ServeFlags(model=kind.model), release=release)
+        tensors = _tensors(name)
+        _SEEN.add((release, name))
+        for which in ("target", "draft"):
+            if which in record:
+                part = _part(which, kind, release, model)
+                held = part.experts // _RANKS if "--enable-expert-parallel" in kind.words else part.experts
+                found = _differences(part, tensors, record[which], held)
+                differ += [f"{name} {which}: {line}" for line in found]
+    _COMPARED["mismatches"] += len(differ)
+    assert not differ, differ[:20]
+
+
+def _differences(part: Part, tensors: dict[str, Tensor], recorded: dict[str, Any], held: int) -> Iterator[str]:
+    """What differs; the rank that was recorded holds the first ``held`` experts of every layer."""
+    loaded, parameters = _table(recorded["table"])
+    assert part.model is not None
+    static = _spelled_out(outcomes(tensors, part.rules, part.model, part.experts))
+    assert set(static) == set(tensors)
+    refused = {tensor: (exception, message) for tensor, exception, message in recorded["refused"]}
+    by_shape = {pattern_of(name) for name, (exception, _message) in refused.items() if exception in _SHAPE_ERRORS}
+    not_told = set()
+    for name, outcome in static.items():
+        if pattern_of(name) in by_shape:
+            # The names agree as far as they go: vLLM found the parameter. The rest of the pattern was not fed.
+            _COMPARED["by shape"] += 1
+            not_told.update(target.parameter for target in outcome.targets)
+            assert outcome.targets, name
+            continue
+        _COMPARED["names"] += 1
+        expert = _EXPERT.search(name)
+        elsewhere = expert is not None and int(expert[1]) >= held
+        reached = () if elsewhere else tuple(sorted({target.parameter for target in outcome.targets}))
+        if outcome.exception:
+            if name in refused and refused[name] != (outcome.exception, outcome.message):
+                yield f"{name}: refused with {refused[name]}, static {outcome.exception} {outcome.message}"
+            if name not in refused and loaded.get(name):
+                yield f"{name}: vLLM loads it into {loaded[name]}, static {outcome.exception}"
+        elif name in refused:
+            yield f"{name}: vLLM refuses it with {refused[name]}, static {reached or outcome.skipped}"
+        elif reached != loaded.get(name, ()):
+            yield f"{name}: vLLM loads it into {loaded.get(name, ())}, static {reached or outcome.skipped}"
+    _COMPARED["parameters"] += len(parameters)
+    if part.model.names != parameters:
+        yield f"registered: {sorted(part.model.names ^ parameters)[:6]}"
+    empty = parameters - {target for targets in loaded.values() for target in targets} - part.model.not_stored
+    gaps = load(tensors, part.rules, part.model, part.experts).gaps
+    found = {name for gap in gaps if not gap.lacking for name in gap.names}
+    if found - not_told != empty - not_told:
+        yield f"empty: {sorted((found ^ empty) - not_told)[:6]}"
+
+
+def test_figures(figures: Callable[[str], None]) -> None:
+    """Last in this file: says what was compared."""
+    releases, kinds = {release for release, _name in _SEEN}, {name for _release, name in _SEEN}
+    figures(
+        f"names of weights against vLLM's load_weights: {len(releases)} releases x {len(kinds)} kinds "
+        f"({len(_SEEN)} loads): {_COMPARED['names']:,} names and {_COMPARED['parameters']:,} parameters compared, "
+        f"{_COMPARED['mismatches']} mismatches; {_COMPARED['by shape']:,} names that vLLM refuses by their shape"
+    )
+    assert _SEEN
