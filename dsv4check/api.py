@@ -9,6 +9,7 @@ from typing import Any
 
 from dsv4check.engine.evaluate import Checked, Match, match_rules
 from dsv4check.engine.rule import Rule, Severity, load_rules
+from dsv4check.inputs.checkpoint_files import stated_checkpoint
 from dsv4check.inputs.command import read_command
 from dsv4check.inputs.gpu import resolve_gpu
 from dsv4check.inputs.packages import parse_packages, pinned_versions
@@ -30,6 +31,7 @@ def check(
     vllm: str | None = None,
     model: str | None = None,
     model_config: str | Path | None = None,
+    checkpoint: str | Path | None = None,
     config_overrides: Mapping[str, Any] | None = None,
     env: Mapping[str, str] | None = None,
     packages: Mapping[str, str] | Sequence[str] | None = None,
@@ -50,6 +52,8 @@ def check(
         vllm: Release or development build; without it the installed one, else the newest one known.
         model: Model id, directory or config.json, when it does not stand in the command.
         model_config: config.json (or its directory) to use instead of the model's own.
+        checkpoint: Folder, index or safetensors file with the target's tensors; by default they are looked for where
+            the model is.
         config_overrides: Merged into config.json; None values delete a key.
         env: Environment variables of the server; they win over assignments in the command.
         packages: Versions of packages beside vLLM, ``{"flashinfer-python": "0.6.14"}`` or ``["name=version"]``.
@@ -69,6 +73,7 @@ def check(
         vllm=vllm,
         model=model,
         model_config=None if model_config is None else str(model_config),
+        checkpoint=None if checkpoint is None else str(checkpoint),
         config_overrides=config_overrides,
         env=env,
         packages=packages or (),
@@ -88,6 +93,7 @@ def read_request(
     vllm: str | None = None,
     model: str | None = None,
     model_config: str | None = None,
+    checkpoint: str | None = None,
     config_overrides: Mapping[str, Any] | None = None,
     env: Mapping[str, str] | None = None,
     packages: Mapping[str, str] | Sequence[str] = (),
@@ -104,6 +110,7 @@ def read_request(
         model_config=model_config,
         config_overrides=config_overrides,
         online=online,
+        checkpoint=None if checkpoint is None else stated_checkpoint(checkpoint),
     )
 
 

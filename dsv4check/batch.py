@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from dsv4check.api import check_request
 from dsv4check.cli.exit_codes import FINDINGS, OK, UNUSABLE
@@ -14,12 +14,16 @@ from dsv4check.cli.output import FailOn, exit_code
 from dsv4check.deployment import Command, Token
 from dsv4check.engine.rule import Rule, load_rules
 from dsv4check.errors import InputError
+from dsv4check.inputs.checkpoint_files import stated_checkpoint
 from dsv4check.inputs.gpu import resolve_gpu
 from dsv4check.inputs.packages import parse_packages
 from dsv4check.inputs.vllm_version import resolve_vllm
 from dsv4check.problems import Origin
 from dsv4check.report.model import SCHEMA_VERSION
 from dsv4check.request import Request
+
+if TYPE_CHECKING:
+    from dsv4check.checkpoint.tensors import Checkpoint
 
 _MAX_LINE: Final = 1 << 20
 _KEYS: Final[Mapping[str, type | tuple[type, ...]]] = {
@@ -35,6 +39,7 @@ _KEYS: Final[Mapping[str, type | tuple[type, ...]]] = {
     "packages": dict,
     "config_overrides": dict,
     "config_like": str,
+    "checkpoint": str,
 }
 
 
@@ -148,4 +153,12 @@ def _request(record: Mapping[str, Any], place: str, online: bool) -> Request:
         config_overrides=record.get("config_overrides"),
         config_like=record.get("config_like"),
         online=online,
+        checkpoint=_checkpoint(record.get("checkpoint"), place),
     )
+
+
+def _checkpoint(path: str | None, place: str) -> Checkpoint | None:
+    try:
+        return None if path is None else stated_checkpoint(path)
+    except InputError as error:
+        raise InputError(f"{place}: checkpoint: {error}") from None

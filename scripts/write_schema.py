@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write docs/report.schema.json from the models in dsv4check/report/schema.py."""
+"""Write docs/*.schema.json from the models in dsv4check/report/schema.py and weights_schema.py."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from dsv4check.report.schema import json_schema
+from dsv4check.report.weights_schema import weights_json_schema
 
 
 def main() -> None:
-    target = Path(__file__).parents[1] / "docs" / "report.schema.json"
-    target.write_text(json.dumps(json_schema(), indent=2) + "\n", encoding="utf-8")
-    print(target)
+    docs = Path(__file__).parents[1] / "docs"
+    for name, schema in (("report", json_schema()), ("weights", weights_json_schema())):
+        target = docs / f"{name}.schema.json"
+        target.write_text(json.dumps(schema, indent=2) + "\n", encoding="utf-8")
+        print(target)
 
 
 if __name__ == "__main__":

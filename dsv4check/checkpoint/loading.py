@@ -16,7 +16,8 @@ from dsv4check.checkpoint.names import NameRules, Refused, Skipped, Target
 from dsv4check.checkpoint.parameters import Registered
 from dsv4check.records import dataclass
 
-_EXPERT: Final = re.compile(r"^(.*\.experts\.)(\d+)(\..+)$")
+_EXPERT: Final = re.compile(r"^(.*\.experts\.)(0|[1-9][0-9]{0,8})(\..+)$")
+"""Only numbers as vLLM writes them: ``experts.007`` is a name of its own."""
 _NUMBER: Final = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
@@ -88,6 +89,14 @@ class Outcome:
     exception: str = ""
     message: str = ""
 
+    def names(self) -> Iterator[tuple[str, int | None]]:
+        """Every tensor it stands for, with the number of its expert."""
+        match = _EXPERT.match(self.name) if self.experts else None
+        if match is None:
+            yield self.name, None
+        else:
+            yield from ((f"{match[1]}{number}{match[3]}", number) for number in self.experts)
+
 
 def outcomes(names: Iterable[str], rules: NameRules, model: Registered | None, experts: int) -> Iterator[Outcome]:
     """What becomes of each tensor. ``experts``: how many routed experts the model has in a layer."""
@@ -130,9 +139,14 @@ def load(names: Iterable[str], rules: NameRules, model: Registered | None, exper
 
     ``model`` None: only the mapping is worked out.
     """
+    return load_of(outcomes(names, rules, model, experts), rules, model, experts)
+
+
+def load_of(found: Iterable[Outcome], rules: NameRules, model: Registered | None, experts: int) -> Load:
+    """Sum up the outcomes of all tensors; the other arguments as for :func:`load`."""
     rows = _Rows()
     covered: dict[str, dict[Shard, set[int]]] = {}
-    for outcome in outcomes(names, rules, model, experts):
+    for outcome in found:
         rows.add(outcome)
         for target in outcome.targets:
             covered.setdefault(target.parameter, {}).setdefault(target.shard, set()).update(outcome.experts)

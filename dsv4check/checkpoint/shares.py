@@ -18,7 +18,6 @@ from dsv4check.records import dataclass
 from dsv4check.resolution import Parallelism
 
 _LAYER: Final = re.compile(r"\blayers\.(\d+)\.(.+)$")
-_EXPERT: Final = re.compile(r"^(.*\.experts\.)(\d+)(\..+)$")
 _VISION: Final = re.compile(r"^(vision\.blocks\.)\d+\.(.+)$")
 _LAST_STAGE: Final = ("lm_head.", "norm.")
 
@@ -103,11 +102,7 @@ def _shares(
 
 def _size(outcome: Outcome, tensors: Mapping[str, Tensor]) -> int | None:
     """Bytes of all tensors of an outcome; None when one is not known."""
-    if not outcome.experts:
-        return tensors[outcome.name].size
-    match = _EXPERT.match(outcome.name)
-    assert match is not None
-    sizes = [tensors[f"{match[1]}{number}{match[3]}"].size for number in outcome.experts]
+    sizes = [tensors[name].size for name, _expert in outcome.names()]
     return None if None in sizes else sum(size for size in sizes if size is not None)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -34,6 +34,15 @@ ModelConfig = Annotated[
     str | None,
     typer.Option(help="config.json, or a directory with one, to use instead of the model's own."),
 ]
+CheckpointPath = Annotated[
+    str | None,
+    typer.Option(
+        "--checkpoint",
+        metavar="PATH",
+        help="Folder, index or .safetensors file with the target's tensors [default: where the model is, else, to "
+        "load by name, the published names]; for rehearse, none leaves them out.",
+    ),
+]
 Packages = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME=VERSION", help="Version of a package beside vLLM; repeatable."),
@@ -58,6 +67,25 @@ def command_text(command: list[str] | None, program: str) -> tuple[str | list[st
     if words == ["-"]:
         return sys.stdin.read(), "standard input"
     return (words[0] if len(words) == 1 else words), "command line"
+
+
+def refuse_late_options(command: list[str] | None, program: str) -> None:
+    """Options of this program behind the model would be read as vLLM's. Raises InputError for the first one."""
+    for word in command or ():
+        if word == "--":
+            return
+        if word.partition("=")[0] in _OWN_OPTIONS:
+            raise InputError(
+                f"{word}: stands behind the model, where flags of vllm serve are expected; "
+                f"write it first: `dsv4check {program} {word} ... MODEL`"
+            )
+
+
+_OWN_OPTIONS: Final = frozenset(
+    {"--vllm", "--gpus", "--gpu", "--nodes", "--checkpoint", "--draft", "--names", "--model-config", "--online"}
+    | {"--fail-on", "--package", "--env", "--format"}
+)
+"""None of them is a flag of ``vllm serve``."""
 
 
 def assignments(items: list[str]) -> dict[str, str]:

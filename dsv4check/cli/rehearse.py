@@ -10,6 +10,7 @@ import typer
 
 from dsv4check.cli.exit_codes import FINDINGS, INTERNAL, OK, UNUSABLE
 from dsv4check.cli.launch_options import (
+    CheckpointPath,
     CommandWords,
     Env,
     Gpu,
@@ -44,6 +45,7 @@ def rehearse(
     gpu_memory_gib: GpuMemory = None,
     vllm: Vllm = None,
     model_config: ModelConfig = None,
+    checkpoint: CheckpointPath = None,
     package: Packages = None,
     env: Env = None,
     rules: Rules = None,
@@ -57,14 +59,6 @@ def rehearse(
     vllm_path: Annotated[
         str | None,
         typer.Option(metavar="DIR", help="Folder with an unpacked vLLM; further folders (FlashInfer) after a colon."),
-    ] = None,
-    checkpoint: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PATH",
-            help="Folder, index or .safetensors file with the target's tensors, to load by name [default: where the "
-            "model is, else the published names]; none leaves it out.",
-        ),
     ] = None,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds one stage may take.")] = 120.0,
     batch: Annotated[
@@ -83,6 +77,7 @@ def rehearse(
     from dsv4check.engine.rule import load_rules
     from dsv4check.inputs.vllm_version import resolve_vllm
     from dsv4check.rehearsal.environment import RehearsalUnavailable
+    from dsv4check.rehearsal.launch import NO_CHECKPOINT
     from dsv4check.rehearsal.parent import RehearsalSession
 
     if provision and (python or vllm_path):
@@ -105,6 +100,7 @@ def rehearse(
             gpu_memory_gib=gpu_memory_gib,
             vllm=vllm,
             model_config=model_config,
+            checkpoint=None if checkpoint == NO_CHECKPOINT else checkpoint,
             env=assignments(env or []),
             packages=package or (),
             online=online,

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from dsv4check.cli.launch_options import (
+    CheckpointPath,
     CommandWords,
     Env,
     Gpu,
@@ -35,6 +36,7 @@ def serve_args(
     gpu_memory_gib: GpuMemory = None,
     vllm: Vllm = None,
     model_config: ModelConfig = None,
+    checkpoint: CheckpointPath = None,
     package: Packages = None,
     env: Env = None,
     rules: Rules = None,
@@ -67,6 +69,7 @@ def serve_args(
         gpu_memory_gib=gpu_memory_gib,
         vllm=vllm,
         model_config=model_config,
+        checkpoint=checkpoint,
         env=assignments(env or []),
         packages=package or (),
         online=online,

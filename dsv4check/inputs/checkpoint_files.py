@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dsv4check.deployment import ServeFlags
+from dsv4check.errors import InputError
 from dsv4check.inputs.checkpoint import INDEX_NAME, checkpoint_folders
 
 if TYPE_CHECKING:
@@ -21,6 +23,18 @@ def checkpoint_on_this_machine(name: str, flags: ServeFlags, env: Mapping[str, s
         # Most launches name a model that is not on this machine; they need not import the reader.
         return None
     return _read(str(folders[0]), _changed(folders[0]))
+
+
+def stated_checkpoint(path: str) -> Checkpoint:
+    """The checkpoint at a path that was stated: a folder, an index or a safetensors file.
+
+    Raises InputError where there is none, and for an index that cannot be used.
+    """
+    place = Path(os.path.expanduser(path))
+    found = _read(str(place), _changed(place))
+    if found is None:
+        raise InputError(f"{path}: no safetensors file or index in it; expected a checkpoint's folder")
+    return found
 
 
 def _changed(folder: Path) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from dsv4check.checkpoint.locate import PUBLISHED, locate_checkpoint
+from dsv4check.checkpoint.locate import LOCAL, PUBLISHED, Located, locate_checkpoint
 from dsv4check.checkpoint.published import few_experts, fill_shapes, published_tensors
 from dsv4check.checkpoint.tensors import NO_HEADER, Checkpoint
 from dsv4check.deployment import Deployment, ServeFlags
@@ -40,7 +40,8 @@ def build_launch(
     """What the child needs to run ``deployment``.
 
     ``draft`` names the model of ``--speculative-config``, where it has one of its own. ``checkpoint`` is a path to
-    read the target's tensors from, or ``none``; by default they are looked for where the model is.
+    read the target's tensors from, or ``none``; by default they are those of the request, or looked for where the
+    model is.
     Raises InputError without a GPU, RehearsalUnavailable for one that cannot be simulated.
     """
     models = _models(request, deployment, draft)
@@ -121,8 +122,11 @@ def _weights(
     """
     if checkpoint == NO_CHECKPOINT:
         return None
-    path = Path(checkpoint) if checkpoint is not None else None
-    located = locate_checkpoint(name, deployment.flags, deployment.env, path=path)
+    if request.checkpoint is not None and name == deployment.model.name:
+        located: Located | None = Located(request.checkpoint, LOCAL)
+    else:
+        path = Path(checkpoint) if checkpoint is not None else None
+        located = locate_checkpoint(name, deployment.flags, deployment.env, path=path)
     own_config = not (request.config_overrides or request.config_like or request.model_config)
     if located is None or located.place == PUBLISHED:
         return _published(name) if located is not None and own_config else None

@@ -44,7 +44,7 @@ Block = Heading | Paragraph | Table
 def report_blocks(report: Report) -> Iterator[Block]:
     """The whole report, top to bottom."""
     yield Heading(_headline(report), report.verdict.value)
-    yield Paragraph(_subject(report.deployment), indent=0)
+    yield Paragraph(subject(report.deployment), indent=0)
     for note in report.notes:
         yield Paragraph(f"note: {note}", indent=0, style="dim")
     yield Heading(f"What vLLM {report.resolution.release} decides")
@@ -55,7 +55,7 @@ def report_blocks(report: Report) -> Iterator[Block]:
     if report.findings:
         yield Heading("Findings")
         for finding in report.findings:
-            yield from _finding_blocks(finding)
+            yield from finding_blocks(finding)
     if report.not_evaluated:
         yield Heading("Not evaluated")
         for item in report.not_evaluated:
@@ -74,7 +74,8 @@ def _headline(report: Report) -> str:
     return f"{text} ({', '.join(parts)})" if parts else text
 
 
-def _subject(deployment: Deployment) -> str:
+def subject(deployment: Deployment) -> str:
+    """Model, hardware, vLLM and config.json in one line."""
     hardware, build = deployment.hardware, deployment.vllm
     if hardware.vendor is None:
         gpu = "an unknown GPU"
@@ -177,7 +178,8 @@ def _layer_table(cache: KvCache) -> Table:
     return Table(header, tuple(rows))
 
 
-def _finding_blocks(finding: Finding) -> Iterator[Block]:
+def finding_blocks(finding: Finding) -> Iterator[Block]:
+    """One finding with its fixes."""
     yield Heading(
         f"{finding.severity.value} {finding.rule} {finding.name} [{finding.stage.value}, {finding.certainty.value}]",
         finding.severity.value,

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from dsv4check.deployment import Deployment
 from dsv4check.inputs.command import format_command
 from dsv4check.problems import Origin
 from dsv4check.report.masking import masked_command, masked_env
@@ -24,17 +25,17 @@ def report_to_dict(report: Report) -> dict[str, Any]:
     return {
         "schema_version": SCHEMA_VERSION,
         "verdict": report.verdict.value,
-        "deployment": _deployment(report),
+        "deployment": deployment_to_dict(report.deployment),
         "resolution": _resolution(report.resolution),
-        "findings": [_finding(item) for item in report.findings],
+        "findings": [finding_to_dict(item) for item in report.findings],
         "not_evaluated": [{"what": item.what, "why": item.why, "how": item.how} for item in report.not_evaluated],
         "evidence": _evidence(report),
         "notes": list(report.notes),
     }
 
 
-def _deployment(report: Report) -> dict[str, Any]:
-    deployment = report.deployment
+def deployment_to_dict(deployment: Deployment) -> dict[str, Any]:
+    """The launch: command, model, hardware, vLLM."""
     hardware, build, model = deployment.hardware, deployment.vllm, deployment.model
     return {
         "command": format_command(masked_command(deployment.command)),
@@ -87,7 +88,8 @@ def _resolution(resolution: Resolution) -> dict[str, Any]:
     return data
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
+def finding_to_dict(finding: Finding) -> dict[str, Any]:
+    """One finding."""
     return {
         "rule": finding.rule,
         "name": finding.name,

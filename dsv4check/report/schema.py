@@ -22,12 +22,14 @@ StageName = Literal[
 ]
 
 
-class _Record(BaseModel):
+class Record(BaseModel):
+    """What all records have in common."""
+
     # Additions keep the schema version, so readers must tolerate keys they do not know.
     model_config = ConfigDict(extra="allow")
 
 
-class LocationRecord(_Record):
+class LocationRecord(Record):
     """Where an offending value was said."""
 
     kind: str
@@ -36,7 +38,7 @@ class LocationRecord(_Record):
     column: int | None
 
 
-class EditRecord(_Record):
+class EditRecord(Record):
     """One change to the launch."""
 
     kind: str
@@ -45,7 +47,7 @@ class EditRecord(_Record):
     text: str = Field(description="As a person reads it, e.g. --kv-cache-dtype fp8")
 
 
-class FixRecord(_Record):
+class FixRecord(Record):
     """Edits after which the launch was checked again."""
 
     edits: list[EditRecord]
@@ -55,7 +57,7 @@ class FixRecord(_Record):
     note: str
 
 
-class FindingRecord(_Record):
+class FindingRecord(Record):
     """One rule that fired."""
 
     rule: str
@@ -72,7 +74,7 @@ class FindingRecord(_Record):
     references: list[str]
 
 
-class LayerRecord(_Record):
+class LayerRecord(Record):
     """One kind of KV cache layer."""
 
     kind: str
@@ -87,7 +89,7 @@ class LayerRecord(_Record):
     draft_count: int
 
 
-class KvCacheRecord(_Record):
+class KvCacheRecord(Record):
     """KV-cache dtype, layout and pages."""
 
     requested_dtype: str
@@ -101,7 +103,7 @@ class KvCacheRecord(_Record):
     bytes_per_token: float | None
 
 
-class AttentionRecord(_Record):
+class AttentionRecord(Record):
     """Attention class of the target's layers."""
 
     requested: str | None
@@ -113,7 +115,7 @@ class AttentionRecord(_Record):
     indexer_dtype: str | None
 
 
-class DraftRecord(_Record):
+class DraftRecord(Record):
     """Speculative decoding."""
 
     method: str | None
@@ -125,7 +127,7 @@ class DraftRecord(_Record):
     config: dict[str, Any]
 
 
-class MoeRecord(_Record):
+class MoeRecord(Record):
     """MoE backend."""
 
     requested: str
@@ -133,7 +135,7 @@ class MoeRecord(_Record):
     backend: str | None
 
 
-class ParallelRecord(_Record):
+class ParallelRecord(Record):
     """Sizes of the parallel groups."""
 
     tensor: int
@@ -149,7 +151,7 @@ class ParallelRecord(_Record):
     local_o_groups: int | None
 
 
-class ResolutionRecord(_Record):
+class ResolutionRecord(Record):
     """What vLLM will decide."""
 
     release: str
@@ -163,7 +165,7 @@ class ResolutionRecord(_Record):
     facts: dict[str, Any]
 
 
-class OpenQuestionRecord(_Record):
+class OpenQuestionRecord(Record):
     """An answer that was not given."""
 
     what: str
@@ -171,7 +173,7 @@ class OpenQuestionRecord(_Record):
     how: str
 
 
-class EvidenceRecord(_Record):
+class EvidenceRecord(Record):
     """What the statements rest on."""
 
     level: Literal["rules", "install", "rehearsal", "probe"]
@@ -179,7 +181,7 @@ class EvidenceRecord(_Record):
     how: str
 
 
-class ReportRecord(_Record):
+class ReportRecord(Record):
     """A report of ``dsv4check``, version 1."""
 
     schema_version: Literal[1]

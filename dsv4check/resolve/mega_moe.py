@@ -13,13 +13,29 @@ from typing import Any, Final
 
 from dsv4check.deployment import Deployment
 from dsv4check.problems import Origin, Problem, Stage
-from dsv4check.resolution import Parallelism
+from dsv4check.resolution import Parallelism, Resolution
 from dsv4check.resolve.expert_format import ExpertFormat
 
 _FLASHINFER: Final = "flashinfer_moe_ep"
+_DEEP_GEMM: Final = "deep_gemm_mega_moe"
 _FLASHINFER_CAPABILITIES: Final = frozenset({(10, 0), (10, 3)})
 _TILE: Final = 128
 """MegaMoE's tile: hidden and intermediate sizes must be multiples of it."""
+
+
+def uses_mega_moe(resolution: Resolution) -> bool:
+    """True when the experts are MegaMoE's own layer, whose parameters have names of their own.
+
+    Such a kernel is called as it was asked for (``DEEP_GEMM_MEGA_MOE``, and in 0.29 to 0.31 FlashInfer's
+    ``FLASHINFER_MOE_EP_MEGA_...``); no kernel that the selection functions choose has ``MEGA`` in its name. Where
+    something stands in the kernel's way the layer is still the one that would be built.
+    """
+    moe, parallel = resolution.moe, resolution.parallel
+    if moe is None:
+        return False
+    if moe.backend is not None:
+        return "MEGA" in moe.backend
+    return moe.requested == _DEEP_GEMM and parallel is not None and parallel.expert_parallel
 
 
 def mega_problems(
@@ -104,7 +120,7 @@ def _fp8_experts(problem: Callable[..., Problem], name: str, *, checked: bool) -
 
 
 def _nvfp4_experts(problem: Callable[..., Problem], name: str) -> list[Problem]:
-    if name == "deep_gemm_mega_moe":
+    if name == _DEEP_GEMM:
         return [problem("mega-moe-nvfp4-experts", "ValueError", "", Stage.WEIGHT_LOAD)]
     if name == "flashinfer_moe_ep_mega_deep_gemm":
         error = (

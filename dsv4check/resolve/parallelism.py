@@ -136,23 +136,45 @@ def _divisor_above(heads: int, tensor: int, groups: int | None) -> int:
     return next(above, _divisor_below(heads, tensor, groups))
 
 
+def pipeline_layers(deployment: Deployment, parallel: Parallelism) -> tuple[int, ...] | None:
+    """Layers of each pipeline stage; None when config.json or ``VLLM_PP_LAYER_PARTITION`` does not give them.
+
+    Source: ``distributed/utils.py:get_pp_indices``.
+    """
+    layers, stages = deployment.model.integer("num_hidden_layers"), parallel.pipeline
+    if layers is None:
+        return None
+    text = deployment.env.get("VLLM_PP_LAYER_PARTITION")
+    if text is not None and stages > 1:
+        stated = _stated_partition(text, layers, stages)
+        return None if isinstance(stated, str) else stated
+    share, rest = divmod(layers, stages)
+    # What is left over goes to the stages before the last, which has the head to compute, from there backwards.
+    return tuple(share + (stages - 1 - rest <= stage < stages - 1) for stage in range(stages))
+
+
+def _stated_partition(text: str, layers: int, stages: int) -> tuple[int, ...] | str:
+    """The layers of each stage, or what vLLM says about the text."""
+    try:
+        parts = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        return f"Invalid partition string: {text}"
+    if len(parts) != stages:
+        return f"len(partitions)={len(parts)} does not match pp_size={stages}."
+    if sum(parts) != layers:
+        return f"sum(partitions)={sum(parts)} does not match num_hidden_layers={layers}."
+    return parts
+
+
 def _layer_partition(deployment: Deployment, parallel: Parallelism) -> list[Problem]:
     """``VLLM_PP_LAYER_PARTITION``, read by ``distributed/utils.py:get_pp_indices`` when layers are made."""
     text = deployment.env.get("VLLM_PP_LAYER_PARTITION")
     layers = deployment.model.integer("num_hidden_layers")
     if text is None or layers is None or parallel.pipeline <= 1:
         return []
-    try:
-        parts = [int(part) for part in text.split(",")]
-    except ValueError:
-        error = f"Invalid partition string: {text}"
-    else:
-        if len(parts) != parallel.pipeline:
-            error = f"len(partitions)={len(parts)} does not match pp_size={parallel.pipeline}."
-        elif sum(parts) != layers:
-            error = f"sum(partitions)={sum(parts)} does not match num_hidden_layers={layers}."
-        else:
-            return []
+    error = _stated_partition(text, layers, parallel.pipeline)
+    if not isinstance(error, str):
+        return []
     share, rest = divmod(layers, parallel.pipeline)
     even = [share + (index >= parallel.pipeline - rest) for index in range(parallel.pipeline)]
     return [

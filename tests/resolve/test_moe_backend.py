@@ -13,7 +13,9 @@ from dsv4check.problems import Origin, Problem, Stage
 from dsv4check.releases.facts import known_releases, load_facts
 from dsv4check.resolution import Moe, Parallelism
 from dsv4check.resolve.expert_format import expert_format
+from dsv4check.resolve.mega_moe import uses_mega_moe
 from dsv4check.resolve.moe_backend import requested_backend, resolve_moe
+from tests.launches import run_launch
 
 TRUTH = json.loads((Path(__file__).parent / "data_moe_truth.json").read_text(encoding="utf-8"))
 EARLY = (Stage.ARGPARSE, Stage.ENGINE_CONFIG, Stage.MODEL_INIT)
@@ -453,3 +455,21 @@ def test_requested_backend_of_a_wrong_type_counts_as_auto() -> None:
         Model("m", "deepseek_v4", "original", "", FLASH, FLASH),
     )
     assert requested_backend(deployment).name == "auto"
+
+
+@pytest.mark.parametrize(
+    ("vllm", "gpu", "args", "mega"),
+    [
+        ("0.33.0", "B200", "-tp 8", False),
+        ("0.33.0", "B200", "-tp 8 -ep --moe-backend deep_gemm_mega_moe", True),
+        # Refused for the GPU, but this layer is the one that is built.
+        ("0.24.0", "H200", "-tp 8 -ep --moe-backend deep_gemm_mega_moe", True),
+        ("0.20.0", "B200", "-tp 8 --moe-backend deep_gemm_mega_moe", False),
+        ("0.30.0", "B200", "-tp 8 -ep --moe-backend flashinfer_moe_ep_mega_deep_gemm", True),
+        ("0.33.0", "B200", "-tp 8 -ep --moe-backend flashinfer_moe_ep_mega_deep_gemm", False),
+        ("0.33.0", "MI355X", "-tp 8", False),
+    ],
+)
+def test_which_launches_use_mega_moes_own_layer(vllm: str, gpu: str, args: str, mega: bool) -> None:
+    launch = {"vllm": vllm, "gpu": gpu, "gpus": 8, "model": "deepseek-ai/DeepSeek-V4-Flash", "args": args}
+    assert uses_mega_moe(run_launch(launch).resolution) is mega
