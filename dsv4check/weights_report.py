@@ -176,7 +176,7 @@ def build_weights_report(
     deployment, resolution = report.deployment, report.resolution
     content = content_of(located.checkpoint)
     vendor = deployment.hardware.vendor
-    mega = uses_mega_moe(resolution)
+    mega = uses_mega_moe(resolution.moe, resolution.parallel)
     choice = choose_draft(report, located, content.draft_kind, draft, own_draft)
     part = target_part(deployment.model, facts, vendor, mega_moe=mega)
     target = None if part is None else _load(part, located.checkpoint)

@@ -14,6 +14,7 @@ from dsv4check.engine.conditions import version_in
 from dsv4check.engine.rule import Rule, Severity
 from dsv4check.problems import Stage
 from dsv4check.rehearsal.protocol import Rehearsal, RehearsedStage, StageResult, Status
+from dsv4check.rehearsal.weight_decisions import filled_parameters
 from dsv4check.report.model import Finding, Report
 
 STAGES: Final[dict[RehearsedStage, Stage]] = {
@@ -138,13 +139,15 @@ def remaining_findings(report: Report, comparison: Comparison) -> tuple[Finding,
 
 
 def _decisions(report: Report, rehearsal: Rehearsal) -> Iterator[Decision]:
-    """Model runner, attention class, KV dtype, block size and page sizes, where both know them."""
+    """Attention class, filled parameters, model runner, KV dtype, block size and page sizes, where both know them."""
     resolution = report.resolution
     model = rehearsal.result(RehearsedStage.MODEL_INIT).detail
     if model and resolution.attention is not None and resolution.attention.cls is not None:
         classes = model.get("cache_layers", {})
         expected = resolution.attention.cls
         yield Decision("attention class", expected if expected in classes else ", ".join(sorted(classes)), expected)
+    for what, rehearsed, static_count in filled_parameters(report, rehearsal):
+        yield Decision(what, rehearsed, static_count)
     cache = rehearsal.result(RehearsedStage.KV_CACHE_INIT).detail
     if not cache:
         return

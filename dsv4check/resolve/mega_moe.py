@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from dsv4check.deployment import Deployment
 from dsv4check.problems import Origin, Problem, Stage
-from dsv4check.resolution import Parallelism, Resolution
+from dsv4check.resolution import Moe, Parallelism
 from dsv4check.resolve.expert_format import ExpertFormat
 
 _FLASHINFER: Final = "flashinfer_moe_ep"
@@ -23,14 +23,13 @@ _TILE: Final = 128
 """MegaMoE's tile: hidden and intermediate sizes must be multiples of it."""
 
 
-def uses_mega_moe(resolution: Resolution) -> bool:
+def uses_mega_moe(moe: Moe | None, parallel: Parallelism | None) -> bool:
     """True when the experts are MegaMoE's own layer, whose parameters have names of their own.
 
     Such a kernel is called as it was asked for (``DEEP_GEMM_MEGA_MOE``, and in 0.29 to 0.31 FlashInfer's
     ``FLASHINFER_MOE_EP_MEGA_...``); no kernel that the selection functions choose has ``MEGA`` in its name. Where
     something stands in the kernel's way the layer is still the one that would be built.
     """
-    moe, parallel = resolution.moe, resolution.parallel
     if moe is None:
         return False
     if moe.backend is not None:

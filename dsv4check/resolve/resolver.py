@@ -18,6 +18,7 @@ from dsv4check.resolve.engine_config import check_engine_config
 from dsv4check.resolve.engram import engram_problems
 from dsv4check.resolve.kernel_support import kernel_facts
 from dsv4check.resolve.kv_dtype import resolve_kv_dtype
+from dsv4check.resolve.mega_moe import uses_mega_moe
 from dsv4check.resolve.moe_backend import resolve_moe
 from dsv4check.resolve.parallelism import resolve_parallel
 from dsv4check.resolve.replay import replay_problems
@@ -78,8 +79,7 @@ def resolve(deployment: Deployment, facts: ReleaseFacts) -> Resolution:
         from dsv4check.resolve.checkpoint_problems import checkpoint_problems
 
         known = frozenset(problem.code for problem in problems)
-        mega = (facts.section("moe").get("mega") or {}).get("names", ())
-        mega_moe = moe is not None and moe.requested in mega
+        mega_moe = uses_mega_moe(moe, parallel)
         found, more = checkpoint_problems(deployment, facts, draft, known, mega_moe=mega_moe)
         problems += found
         notes += more

@@ -472,4 +472,5 @@ def test_requested_backend_of_a_wrong_type_counts_as_auto() -> None:
 )
 def test_which_launches_use_mega_moes_own_layer(vllm: str, gpu: str, args: str, mega: bool) -> None:
     launch = {"vllm": vllm, "gpu": gpu, "gpus": 8, "model": "deepseek-ai/DeepSeek-V4-Flash", "args": args}
-    assert uses_mega_moe(run_launch(launch).resolution) is mega
+    resolution = run_launch(launch).resolution
+    assert uses_mega_moe(resolution.moe, resolution.parallel) is mega
