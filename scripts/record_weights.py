@@ -73,7 +73,7 @@ KINDS: Final[dict[str, Kind]] = {
     "flash-dspark": Kind("deepseek-ai/DeepSeek-V4-Flash-DSpark", "dspark", 5, "0.25.0"),
     "pro-dspark": Kind("deepseek-ai/DeepSeek-V4-Pro-DSpark", "dspark", 5, "0.25.0"),
     "v4.1-flash": Kind("deepseek-ai/DeepSeek-V4.1-Flash", "dspark", 5, "0.30.0", sm="10.0"),
-    "vision-exp": Kind("deepseek-ai/DeepSeek-V4-Flash-Vision-Exp", "dspark", 3, "0.25.0"),
+    "vision-exp": Kind("deepseek-ai/DeepSeek-V4-Flash-Vision-Exp", "dspark", 6, "0.25.0"),
     "flash-base": Kind("deepseek-ai/DeepSeek-V4-Flash-Base", "mtp", words=_EP, like="flash-base"),
     "pro-base": Kind("deepseek-ai/DeepSeek-V4-Pro-Base", "mtp", words=_EP, like="pro-base"),
     "flash-nvfp4": Kind("nvidia/DeepSeek-V4-Flash-NVFP4", "mtp", sm="10.0", like="flash-nvfp4"),

@@ -17,7 +17,7 @@ from dsv4check.checkpoint.synthetic import Written, write_checkpoint
 from dsv4check.checkpoint.tensors import Tensor
 from dsv4check.deployment import Model, ServeFlags
 from dsv4check.errors import InputError
-from dsv4check.inputs.checkpoint import published_models
+from dsv4check.inputs.checkpoint import find_published, published_models
 from dsv4check.inputs.model import load_model
 
 IDS = sorted(entry.id for entry in published_models().values() if entry.tensors)
@@ -44,7 +44,9 @@ def written(folder: Path, like: str, **options: Any) -> tuple[Written, Content]:
 def test_every_kind(tmp_path: Path, like: str) -> None:
     made, content = written(tmp_path / "new", like, layers=4, experts=3, shards=3)
     experts = KINDS[like].experts if like in KINDS else "mxfp4"
-    dspark = "dspark" in like.lower() or "0731" in like or "0813" in like or "4.1" in like
+    entry = find_published(KINDS[like].config if like in KINDS else like)
+    assert entry is not None
+    dspark = entry.draft == "dspark"
     assert content.family == ("deepseek_v41" if "4.1" in like else "deepseek_v4")
     assert (content.naming, content.layers, content.holes) == ("original", (0, 1, 2, 3), ())
     assert (content.draft_kind, content.stages) == (("dspark", (0, 1, 2)) if dspark else ("mtp", (0,)))
