@@ -11,7 +11,7 @@ from typing import Final
 from dsv4check.checkpoint.agreement import Disagreement, disagreements
 from dsv4check.checkpoint.content import Content, content_of
 from dsv4check.checkpoint.loading import Load, Outcome, load_of, outcomes
-from dsv4check.checkpoint.locate import Located
+from dsv4check.checkpoint.locate import LOCAL, Located
 from dsv4check.checkpoint.parts import DSPARK, MTP, Part, draft_part, target_part
 from dsv4check.checkpoint.shares import Share, draft_share, target_shares
 from dsv4check.checkpoint.tensors import Checkpoint, Defect
@@ -95,10 +95,10 @@ class WeightsReport:
     @property
     def fatal_defects(self) -> tuple[Defect, ...]:
         """Defects of the files that vLLM stops at, or because of which tensors are not there."""
-        found = list(self.located.checkpoint.defects)
+        places = [self.located]
         if self.choice.own and self.choice.started and self.choice.located is not None:
-            found += self.choice.located.checkpoint.defects
-        return tuple(item for item in found if item.kind not in _TAKEN)
+            places.append(self.choice.located)
+        return tuple(defect for place in places for defect in _fatal(place))
 
     @property
     def loaded(self) -> tuple[PartLoad, ...]:
@@ -132,6 +132,15 @@ class WeightsReport:
 
 OwnDraft = tuple[Model, Located]
 """A draft model with a checkpoint of its own, where ``--speculative-config`` names one."""
+
+
+def _fatal(place: Located) -> Iterator[Defect]:
+    found = place.checkpoint
+    # Of an index alone the names are looked at; and what the Hub's cache lacks is fetched by vLLM.
+    complete = place.place == LOCAL and len(set(found.files.values())) > len(found.absent)
+    for defect in found.defects:
+        if defect.kind not in _TAKEN and (defect.kind != "shard-missing" or complete):
+            yield defect
 
 
 def choose_draft(
