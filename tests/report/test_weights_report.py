@@ -14,10 +14,14 @@ import jsonschema
 import pytest
 from rich.console import Console
 
+from dsv4check.api import read_request
 from dsv4check.checkpoint.loading import Row
+from dsv4check.checkpoint.reading import read_checkpoint
 from dsv4check.checkpoint.shards import write_index, write_shard
 from dsv4check.checkpoint.synthetic import write_checkpoint
 from dsv4check.checkpoint.tensors import Tensor
+from dsv4check.cli.weights import find_checkpoint
+from dsv4check.errors import InputError
 from dsv4check.inputs.checkpoint import INDEX_NAME
 from dsv4check.report.model import Verdict
 from dsv4check.report.rich_format import print_blocks
@@ -365,3 +369,23 @@ def test_a_large_index_is_judged_quickly(tmp_path: Path, figures: Callable[[str]
     assert (tensors, empty) == (72317, 0)
     assert seconds <= 1.0
     assert peak < 300
+
+
+def test_online_the_hub_is_asked_for_what_is_not_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = made(tmp_path / "made")
+    there = read_checkpoint(folder)
+    asked: list[tuple[str, str | None]] = []
+
+    def fetch(repo: str, revision: str | None) -> Any:
+        asked.append((repo, revision))
+        return there
+
+    monkeypatch.setattr("dsv4check.checkpoint.hub.fetch_headers", fetch)
+    words = ["somebody/some-v4", "--revision", "v2"]
+    request = read_request(words, vllm="0.33.0", model_config=str(folder), online=True)
+    request, located = find_checkpoint(request, own_config=False)
+    assert asked == [("somebody/some-v4", "v2")]
+    assert (located.place, located.checkpoint, request.checkpoint) == ("Hugging Face Hub", there, there)
+    offline = read_request(words, vllm="0.33.0", model_config=str(folder))
+    with pytest.raises(InputError, match="--online"):
+        find_checkpoint(offline, own_config=False)
