@@ -85,7 +85,7 @@ def weights(
     from dsv4check.engine.rule import load_rules
     from dsv4check.inputs.shell_words import quote
     from dsv4check.releases.facts import load_facts
-    from dsv4check.weights_report import build_weights_report, tensor_lines
+    from dsv4check.weights_report import build_weights_report
 
     if isinstance(text, str) and source == "command line" and _on_disk(text):
         # A path alone is the model, also with blanks in it.
@@ -110,6 +110,8 @@ def weights(
     facts = load_facts(report.resolution.release)
     item = build_weights_report(report, located, facts, loaded, draft.value, find_draft(report))
     if names is not None:
+        from dsv4check.report.weights_names import tensor_lines
+
         _write(tensor_lines(item), names)
     if names != "-":
         _print(item, output)

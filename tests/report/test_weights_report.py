@@ -27,10 +27,11 @@ from dsv4check.report.model import Verdict
 from dsv4check.report.rich_format import print_blocks
 from dsv4check.report.text_format import render_blocks
 from dsv4check.report.weights_json import weights_to_dict
+from dsv4check.report.weights_names import tensor_lines
 from dsv4check.report.weights_rows import loaded_groups, skipped_lines
 from dsv4check.report.weights_schema import weights_json_schema
 from dsv4check.report.weights_text import weights_blocks
-from dsv4check.weights_report import WeightsReport, tensor_lines
+from dsv4check.weights_report import WeightsReport
 from tests.report.weights import weights
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -310,6 +311,30 @@ def test_control_characters_of_names_do_not_reach_the_terminal(tmp_path: Path) -
     console = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=200)
     print_blocks(weights_blocks(item), console)
     assert "\x1b[31m" not in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "layers.1.ffn.experts.007.w1.weight",
+        "layers.1.ffn.experts.99999999999999999999.w1.weight",
+        f"layers.{'9' * 5000}.attn.x",
+        f"layers.1.ffn.experts.{'9' * 5000}.w1.weight",
+        f"mtp.{'1' * 5000}.x",
+        "a.experts.1.b.experts.2.w1.weight",
+        "\u0661.layers.\u0661.x",
+        "",
+    ],
+    ids=range(8),
+)
+@pytest.mark.parametrize("args", ["-tp 4", f"-tp 4 {DSPARK}"], ids=["mtp", "dspark"])
+def test_odd_names_are_judged_like_others(tmp_path: Path, name: str, args: str) -> None:
+    item = weights(with_tensor(made(tmp_path / "made"), name), "0.33.0", args)
+    assert item.target is not None
+    assert item.target.load.gaps == ()
+    assert name in [line[0] for line in tensor_lines(item)]
+    assert text(item)
+    jsonschema.validate(weights_to_dict(item), SCHEMA)
 
 
 def test_rows_that_go_the_same_way_share_a_line() -> None:
