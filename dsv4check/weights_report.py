@@ -11,7 +11,7 @@ from typing import Final
 from dsv4check.checkpoint.agreement import Disagreement, disagreements
 from dsv4check.checkpoint.content import Content, content_of
 from dsv4check.checkpoint.loading import Load, Outcome, load_of, outcomes
-from dsv4check.checkpoint.locate import Located
+from dsv4check.checkpoint.locate import LOCAL, Located
 from dsv4check.checkpoint.parts import DSPARK, MTP, Part, draft_part, target_part
 from dsv4check.checkpoint.shares import Share, draft_share, target_shares
 from dsv4check.checkpoint.tensors import Checkpoint, Defect
@@ -95,10 +95,10 @@ class WeightsReport:
     @property
     def fatal_defects(self) -> tuple[Defect, ...]:
         """Defects of the files that vLLM stops at, or because of which tensors are not there."""
-        found = list(self.located.checkpoint.defects)
+        places = [self.located]
         if self.choice.own and self.choice.started and self.choice.located is not None:
-            found += self.choice.located.checkpoint.defects
-        return tuple(item for item in found if item.kind not in _TAKEN)
+            places.append(self.choice.located)
+        return tuple(defect for place in places for defect in _fatal(place))
 
     @property
     def loaded(self) -> tuple[PartLoad, ...]:
@@ -132,6 +132,15 @@ class WeightsReport:
 
 OwnDraft = tuple[Model, Located]
 """A draft model with a checkpoint of its own, where ``--speculative-config`` names one."""
+
+
+def _fatal(place: Located) -> Iterator[Defect]:
+    found = place.checkpoint
+    # Of an index alone the names are looked at; and what the Hub's cache lacks is fetched by vLLM.
+    complete = place.place == LOCAL and len(set(found.files.values())) > len(found.absent)
+    for defect in found.defects:
+        if defect.kind not in _TAKEN and (defect.kind != "shard-missing" or complete):
+            yield defect
 
 
 def choose_draft(
@@ -247,50 +256,3 @@ def _shares(
         counted = own.total if own is not None and choice.started else 0.0
         stages.append(StageShare(count, share, own, share.total + counted))
     return tuple(stages), ""
-
-
-def tensor_lines(item: WeightsReport) -> Iterator[tuple[str, ...]]:
-    """Every tensor of the target's checkpoint once: name, dtype, shape, bytes, file, target, draft; first a header.
-
-    Tensors of a draft with a checkpoint of its own follow, with ``-`` for the target.
-    """
-    yield "tensor", "dtype", "shape", "bytes", "file", "target", "draft"
-    checkpoint = item.located.checkpoint
-    target = _spelled(item.target)
-    draft = _spelled(item.draft)
-    shared = not item.choice.own
-    for name in checkpoint.tensors:
-        yield (*_stored(checkpoint, name), target.get(name, "-"), draft.get(name, "-") if shared else "-")
-    if item.draft is not None and item.choice.own:
-        for name in item.draft.checkpoint.tensors:
-            yield (*_stored(item.draft.checkpoint, name), "-", draft.get(name, "-"))
-
-
-def _stored(checkpoint: Checkpoint, name: str) -> tuple[str, ...]:
-    tensor = checkpoint.tensors[name]
-    shape = "" if tensor.shape is None else "x".join(map(str, tensor.shape)) or "scalar"
-    size = "" if tensor.size is None else str(tensor.size)
-    return name, tensor.dtype, shape, size, checkpoint.files.get(name, "")
-
-
-def _spelled(item: PartLoad | None) -> dict[str, str]:
-    """What becomes of each tensor, in words."""
-    said: dict[str, str] = {}
-    for outcome in item.outcomes if item is not None else ():
-        if outcome.exception:
-            text = f"refused: {outcome.exception}: {outcome.message}"
-        elif outcome.skipped:
-            text = f"skipped: {outcome.skipped}"
-        else:
-            text = ""
-        for name, expert in outcome.names():
-            into = (target.parameter + _inside(target.shard, expert) for target in outcome.targets)
-            said[name] = text or ", ".join(into)
-    return said
-
-
-def _inside(shard: int | str | None, expert: int | None) -> str:
-    parts = [str(shard)] if shard is not None else []
-    if expert is not None:
-        parts.append(f"expert {expert}")
-    return f"[{', '.join(parts)}]" if parts else ""

@@ -14,6 +14,8 @@ from dsv4check.records import dataclass
 
 _FIRST_LAYER: Final = "layers.0."
 _SCALE: Final = ".scale"
+_DIGITS: Final = 10
+"""Python refuses to read numbers of thousands of digits; no layer has one of ten."""
 _DTYPE_WITH_OWN_SCALES: Final = "fp4"
 _MATRIX_ORDER: Final = ("w1", "w2", "w3")
 """Order of an expert's matrices in the table that is searched.
@@ -281,7 +283,7 @@ class _Fused:
         self._only_in_layers = rules["stacked_only_in_layers"]
         matrices = rules["experts_mega_moe"] if settings.mega_moe and rules["experts_mega_moe"] else rules["experts"]
         self._matrices = {part: target for target, parts in matrices for part in parts}
-        self._expert = re.compile(rf"experts\.(0|[1-9]\d*)\.({'|'.join(map(re.escape, self._matrices))})\.")
+        self._expert = re.compile(rf"experts\.(0|[1-9]\d{{0,8}})\.({'|'.join(map(re.escape, self._matrices))})\.")
         self._count = settings.n_routed_experts
         self._into = None
         if settings.fused_shared and rules.get("shared_into_experts"):
@@ -470,7 +472,7 @@ class _Draft:
 
     def _mtp(self, name: str) -> Outcome:
         rules, first = self._rules, self.settings.num_hidden_layers
-        number = next((int(part) for part in name.split(".") if part.isdecimal()), 0)
+        number = next((int(part) for part in name.split(".") if part.isdecimal() and len(part) < _DIGITS), 0)
         layer = rules["layers"].replace("{num_hidden_layers+i}", str(first + number))
         name = name.replace(f"mtp.{number}.", layer)
         stage = next(
@@ -496,7 +498,7 @@ class _Draft:
 
     def _dspark(self, name: str) -> Outcome:
         rules = self._rules
-        match = re.match(r"mtp\.(\d+)\.(.*)", name)
+        match = re.match(r"mtp\.(\d{1,9})\.(.*)", name)
         if match is None:
             if any(name.startswith(new.removeprefix("model.")) for _start, new in rules["copied"]):
                 return Refused("AttributeError", "'Tensor' object has no attribute 'shard_id'")

@@ -23,7 +23,7 @@ _V4_LEAVES: Final = ("hc_head", "ffn.gate.tid2eid", "mlp.gate.tid2eid", "attn.co
 """Only V4 mixes the streams before its head, routes by token id, and has positions in the compressor."""
 _V4_TRANSFORMERS: Final = ("self_attn.compressor.", "attn_hc.", "ffn_hc.")
 _MARKS: Final = (*_V41_LEAVES, *_V4_LEAVES, *_V4_TRANSFORMERS)
-_EXPERT: Final = re.compile(r"^(.*?\.experts\.)(\d+)\.(.+)$")
+_EXPERT: Final = re.compile(r"^(.*?\.experts\.)([0-9]{1,9})\.(.+)$")
 _INNER: Final = frozenset({"compressor", "indexer"})
 
 _Matrix = tuple[str, dict[str, Tensor]]

@@ -25,8 +25,8 @@ PARTS: Final = (ROUTED, SHARED, ATTENTION, EMBEDDING, DRAFT, VISION, ENGRAM, OTH
 """Every tensor counts for exactly one; all of a draft stage is ``draft``."""
 
 _PREFIX: Final = re.compile(r"^(?:(?:language_model\.|model\.){1,2})")
-_LAYER: Final = re.compile(r"^(layers|mtp)\.(\d+)\.(.+)$")
-_BLOCK: Final = re.compile(r"^(attn|self_attn|ffn|mlp)\.(?:(shared_experts?|experts)\.)?(?:(\d+)\.)?(.+)$")
+_LAYER: Final = re.compile(r"^(layers|mtp)\.([0-9]{1,9})\.(.+)$")
+_BLOCK: Final = re.compile(r"^(attn|self_attn|ffn|mlp)\.(?:(shared_experts?|experts)\.)?(?:([0-9]{1,9})\.)?(.+)$")
 _FUSED: Final = re.compile(r"^(gate_up_proj|down_proj)(?:_(.+))?$")
 _VISION: Final = ("vision", "visual", "aligner", "image_", "multi_modal_projector")
 _EMBEDDINGS: Final = frozenset({"embed", "embed_tokens"})

@@ -54,7 +54,12 @@ Env = Annotated[
 Rules = Annotated[Path | None, typer.Option(help="Folder with further rules.")]
 Output = Annotated[Format, typer.Option("--format", help="Output format.")]
 Threshold = Annotated[FailOn, typer.Option(help="Lowest severity that exits with 1.")]
-Online = Annotated[bool, typer.Option("--online", help="May fetch config.json from the Hugging Face hub.")]
+Online = Annotated[
+    bool,
+    typer.Option(
+        "--online", help="May fetch config.json (weights: the headers of the safetensors files, too) from the hub."
+    ),
+]
 
 
 def command_text(command: list[str] | None, program: str) -> tuple[str | list[str], str]:

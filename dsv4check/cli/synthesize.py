@@ -35,6 +35,7 @@ def synthesize(
 ) -> None:
     """Write a checkpoint of zeros with the names, dtypes and shapes of a published one; it takes next to no space."""
     from dsv4check.checkpoint.synthetic import write_checkpoint
+    from dsv4check.inputs.shell_words import quote
 
     written = write_checkpoint(
         folder.expanduser(),
@@ -49,7 +50,6 @@ def synthesize(
     )
     disk = sum(path.stat().st_blocks * 512 for path in written.folder.iterdir())
     files, tensors = len(written.files), len(written.tensors)
-    from dsv4check.inputs.shell_words import quote
 
     print(f"{written.folder}: {files:,} file{'s' * (files != 1)}, {tensors:,} tensor{'s' * (tensors != 1)}")
     print(f"{written.total_size:,} bytes claimed, {disk:,} bytes on disk")

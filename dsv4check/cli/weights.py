@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -83,12 +83,15 @@ def weights(
     text, source = command_text(command, "weights")
     from dsv4check.api import check_request, read_request
     from dsv4check.engine.rule import load_rules
+    from dsv4check.inputs.shell_words import quote
     from dsv4check.releases.facts import load_facts
-    from dsv4check.weights_report import build_weights_report, tensor_lines
+    from dsv4check.weights_report import build_weights_report
 
+    if isinstance(text, str) and source == "command line" and _on_disk(text):
+        # A path alone is the model, also with blanks in it.
+        text = quote(text)
     request = read_request(
-        # A single word is a model here, whatever its name has in it.
-        [text] if isinstance(text, str) and source == "command line" and Path(text).exists() else text,
+        text,
         source=source,
         gpu=gpu,
         gpus=gpus,
@@ -107,6 +110,8 @@ def weights(
     facts = load_facts(report.resolution.release)
     item = build_weights_report(report, located, facts, loaded, draft.value, find_draft(report))
     if names is not None:
+        from dsv4check.report.weights_names import tensor_lines
+
         _write(tensor_lines(item), names)
     if names != "-":
         _print(item, output)
@@ -125,7 +130,7 @@ def find_checkpoint(request: Request, *, own_config: bool) -> tuple[Request, Loc
     deployment = build_deployment(request)
     name = deployment.model.name
     if deployment.checkpoint is not None:
-        on_disk = request.checkpoint is not None or Path(name).expanduser().exists()
+        on_disk = request.checkpoint is not None or _on_disk(name)
         located: Located | None = Located(deployment.checkpoint, LOCAL if on_disk else CACHE)
     else:
         located = locate_checkpoint(name, deployment.flags, deployment.env, online=request.online)
@@ -145,13 +150,14 @@ def find_checkpoint(request: Request, *, own_config: bool) -> tuple[Request, Loc
 
 def find_draft(report: Report) -> OwnDraft | None:
     """The draft model that ``--speculative-config`` names and its checkpoint; None without one, or an unknown one."""
-    from dsv4check.checkpoint.locate import Located, locate_checkpoint
+    from dsv4check.checkpoint.locate import CACHE, LOCAL, Located, locate_checkpoint
     from dsv4check.deployment import ServeFlags
     from dsv4check.inputs.model import load_model
 
     deployment, draft = report.deployment, report.resolution.draft
     if deployment.draft is not None and deployment.draft_checkpoint is not None:
-        return deployment.draft, Located(deployment.draft_checkpoint, "on this machine")
+        place = LOCAL if _on_disk(deployment.draft.name) else CACHE
+        return deployment.draft, Located(deployment.draft_checkpoint, place)
     name = draft.config.get("model") if draft is not None else None
     if not isinstance(name, str) or name == deployment.model.name:
         return None
@@ -164,6 +170,10 @@ def find_draft(report: Report) -> OwnDraft | None:
     except InputError:
         # Not a DeepSeek-V4 model: another kind of draft, of which nothing is known here.
         return None
+
+
+def _on_disk(name: str) -> bool:
+    return os.path.exists(os.path.expanduser(name))
 
 
 def exit_code(item: WeightsReport, fail_on: FailOn) -> int:

@@ -41,6 +41,21 @@ class Table:
 Block = Heading | Paragraph | Table
 
 
+def printable(block: Block) -> Block:
+    """The block as it may be shown: names from files hold anything, control characters must not reach a terminal."""
+    match block:
+        case Heading(text, style):
+            return Heading(_escaped(text), style)
+        case Paragraph(text, indent, style, verbatim):
+            return Paragraph("\n".join(map(_escaped, text.split("\n"))), indent, style, verbatim)
+        case Table(header, rows):
+            return Table(tuple(map(_escaped, header)), tuple(tuple(map(_escaped, row)) for row in rows))
+
+
+def _escaped(text: str) -> str:
+    return text if text.isprintable() else "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
 def report_blocks(report: Report) -> Iterator[Block]:
     """The whole report, top to bottom."""
     yield Heading(_headline(report), report.verdict.value)

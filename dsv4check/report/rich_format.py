@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from dsv4check.report.blocks import Block, Heading, Paragraph, Table, report_blocks
+from dsv4check.report.blocks import Block, Heading, Paragraph, Table, printable, report_blocks
 from dsv4check.report.model import Report
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def print_blocks(blocks: Iterable[Block], console: Console) -> None:
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    for number, block in enumerate(blocks):
+    for number, block in enumerate(map(printable, blocks)):
         match block:
             case Heading(text, style):
                 if number:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 
-from dsv4check.report.blocks import Block, Heading, Paragraph, Table, report_blocks
+from dsv4check.report.blocks import Block, Heading, Paragraph, Table, printable, report_blocks
 from dsv4check.report.model import Report
 
 
@@ -17,7 +17,7 @@ def render(report: Report, width: int = 110) -> str:
 def render_blocks(blocks: Iterable[Block], width: int = 110) -> str:
     """Blocks as text; a blank line before every section."""
     lines: list[str] = []
-    for block in blocks:
+    for block in map(printable, blocks):
         match block:
             case Heading(text, style):
                 if lines and style != "plain":

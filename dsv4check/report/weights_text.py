@@ -39,29 +39,6 @@ _PARAMETERS: Final = _Words("parameter", "parameters")
 
 def weights_blocks(item: WeightsReport) -> Iterator[Block]:
     """The whole report, top to bottom."""
-    yield from map(_printable, _blocks(item))
-    if item.findings:
-        yield Heading("Findings about weights, quantisation and config.json")
-        for finding in item.findings:
-            yield from finding_blocks(finding)
-
-
-def _printable(block: Block) -> Block:
-    """Names come from files that may hold anything; control characters must not reach a terminal."""
-    match block:
-        case Heading(text, style):
-            return Heading(_escaped(text), style)
-        case Paragraph(text, indent, style):
-            return Paragraph(_escaped(text), indent, style)
-        case Table(header, rows):
-            return Table(tuple(map(_escaped, header)), tuple(tuple(map(_escaped, row)) for row in rows))
-
-
-def _escaped(text: str) -> str:
-    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-
-
-def _blocks(item: WeightsReport) -> Iterator[Block]:
     yield Heading(_headline(item), item.verdict.value)
     yield Paragraph(subject(item.report.deployment), indent=0)
     for note in item.report.notes:
@@ -79,6 +56,10 @@ def _blocks(item: WeightsReport) -> Iterator[Block]:
             said = f"{choice.why}, but this launch does not start it: what follows is what would happen"
         yield from _part(item, f"Draft ({choice.method})", item.draft, item.no_draft, said)
     yield from _shares(item)
+    if item.findings:
+        yield Heading("Findings about weights, quantisation and config.json")
+        for finding in item.findings:
+            yield from finding_blocks(finding)
 
 
 def _headline(item: WeightsReport) -> str:
@@ -114,7 +95,7 @@ def _checkpoint(item: WeightsReport) -> Iterator[Block]:
         ("Bytes", _size(content.size)),
     ]
     if found.without_shape:
-        rows.append(("Names only", f"of {_TENSORS.of(found.without_shape)} the index gives nothing but the name"))
+        rows.append(("Names only", f"{_TENSORS.of(found.without_shape)}: the index gives nothing but the name"))
     yield Table((), tuple(rows))
     yield from _defects(found.defects)
     place = item.choice.located
@@ -179,7 +160,7 @@ def _stored(stored: Stored) -> str:
 
 def _format(storage: Storage) -> str:
     if storage.format is None:
-        return "of an unknown format"
+        return "an unknown format"
     said = storage.format
     if said == MIXED:
         said += " (" + ", ".join(f"{name or 'unknown'}: {count:,}" for name, count in storage.formats.items()) + ")"
