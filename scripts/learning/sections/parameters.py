@@ -70,7 +70,7 @@ class _Build:
 
 
 def learn(release: Release) -> dict[str, Any]:
-    """``target``, ``mtp``, and where the release has them ``dspark``, those of V4.1 (``_v41``) and with vision (``_vl``).
+    """``target``, ``mtp``; where there are, ``dspark``, those of V4.1 (``_v41``) and with vision (``_vl``).
 
     Each has ``prefix`` (of a layer), ``model`` (names outside of layers), ``layers`` (names inside one, by feature),
     ``experts_at`` / ``experts_mega_moe`` (where the routed experts' parameters are) and ``experts`` (their names by
