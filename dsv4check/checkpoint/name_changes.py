@@ -115,12 +115,14 @@ def _mega_shared(rule: Mapping[str, Any], name: str) -> Outcome:
 
 
 def substitute(pairs: Sequence[tuple[re.Pattern[str], str]], name: str) -> str:
+    """Replace every pattern in turn."""
     for pattern, new in pairs:
         name = pattern.sub(new, name)
     return name
 
 
 def change_substring(name: str, pairs: Pairs) -> str | None:
+    """Replace each part that is in the name, once; None where the rule drops the tensor."""
     for old, new in pairs:
         if old in name:
             if new is None:
@@ -130,6 +132,7 @@ def change_substring(name: str, pairs: Pairs) -> str | None:
 
 
 def change_prefix(name: str, pairs: Pairs) -> str | None:
+    """Replace each start that the name has; None where the rule drops the tensor."""
     for old, new in pairs:
         if name.startswith(old):
             if new is None:
@@ -139,6 +142,7 @@ def change_prefix(name: str, pairs: Pairs) -> str | None:
 
 
 def change_suffix(name: str, pairs: Pairs) -> str | None:
+    """Replace each end that the name has; None where the rule drops the tensor."""
     for old, new in pairs:
         if name.endswith(old):
             if new is None:

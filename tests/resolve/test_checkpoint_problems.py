@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dsv4check.checkpoint.published import published_tensors
+from dsv4check.inputs.checkpoint import bundled_config
 from dsv4check.releases.facts import known_releases, load_facts
 from dsv4check.report.model import Report
 from tests.launches import run_launch
@@ -136,3 +140,41 @@ def test_words_of_the_release() -> None:
     )
     finding = next(item for item in missing.findings if item.rule == "WT002")
     assert finding.error.startswith("ValueError: MTP speculative decoding layer 5 weights missing from checkpoint.")
+
+
+def test_superfluous_scales_of_a_repack() -> None:
+    """A converter that wrote scales for modules that vLLM keeps unquantised."""
+    report = launch("0.22.0", damage={"add": "layers.3.attn.compressor.wkv.weight_scale"})
+    finding = next(item for item in report.findings if item.rule == "WT018")
+    assert finding.error == "KeyError: 'layers.3.attn.mla_attn.compressor.fused_wkv_wgate.weight_scale'"
+
+
+def test_seventy_thousand_names_are_checked_in_a_second(tmp_path: Path, figures: Callable[[str], None]) -> None:
+    """The whole check of a launch, of which only the index is there: as many names as Flash-0731 has."""
+    checkpoint = published_tensors("deepseek-ai/DeepSeek-V4-Flash-0731")
+    assert checkpoint is not None
+    files = {name: f"model-{number % 48:05}-of-00048.safetensors" for number, name in enumerate(checkpoint.tensors)}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
+    config = bundled_config("deepseek-ai/DeepSeek-V4-Flash-0731")
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    draft = spec(method="dspark", num_speculative_tokens=5)
+    code = (
+        "import resource, sys, time\n"
+        "from dsv4check import check\n"
+        "began = time.process_time()\n"
+        "report = check(sys.argv[1], gpu='H200', gpus=8, vllm='0.33.0')\n"
+        "taken = time.process_time() - began\n"
+        "peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024\n"
+        "print(report.verdict, len(report.findings), taken, peak)\n"
+    )
+    command = f"vllm serve {tmp_path} -tp 8 --kv-cache-dtype fp8 {draft}"
+    done = subprocess.run([sys.executable, "-c", code, command], capture_output=True, text=True, check=True)
+    verdict, findings, seconds, megabytes = done.stdout.split()
+    figures(f"a launch with an index of {len(files):,} names: {float(seconds):.2f} s of CPU time, {megabytes} MB")
+    assert (verdict, findings) == ("pass", "0")
+    assert float(seconds) < 1.0 * SLOWER
+    assert int(megabytes) < 300
+
+
+SLOWER = 2.5
+"""How much slower a shared machine may be than two idle cores, on which this takes 0.6 s."""
