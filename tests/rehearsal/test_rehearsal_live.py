@@ -21,6 +21,7 @@ from dsv4check.rehearsal.launch import build_launch, draft_model, for_environmen
 from dsv4check.rehearsal.parent import RehearsalSession
 from dsv4check.rehearsal.protocol import Rehearsal, RehearsedStage, Status
 from tests.rehearsal.live import live_environment, needs_vllm
+from tests.synthetic import synthetic_folder
 
 pytestmark = needs_vllm
 
@@ -241,6 +242,48 @@ class Test033:
         rehearsal = rehearse("0.33.0", words, model="deepseek-ai/DeepSeek-V4.1-Flash", gpu="B200")
         assert loaded(rehearsal, "target") == (1521, 1521)
         assert loaded(rehearsal, "draft") == (97, 97)
+
+    @pytest.mark.parametrize(
+        ("checkpoint", "flags", "said"),
+        [
+            (
+                {"damage": {"add": "layers.2.attn.rotary.weight"}},
+                "",
+                ("KeyError", "'layers.2.attn.rotary.weight'"),
+            ),
+            (
+                {"config_changes": {"num_nextn_predict_layers": 2}},
+                MTP.replace(":1", ":2"),
+                ("ValueError", "MTP speculative decoding layer 5 weights missing from checkpoint."),
+            ),
+            (
+                {"like": "flash-dspark", "stages": 4, "config_changes": {"n_mtp_layers": None}},
+                DSPARK,
+                ("KeyError", "'model.layers.3."),
+            ),
+            (
+                # FP8 experts have fewer scales than the MXFP4 ones of this checkpoint: torch refuses the copy.
+                {"config_changes": {"expert_dtype": "fp8"}},
+                "",
+                ("RuntimeError", "The size of tensor a"),
+            ),
+            ({"like": "flash-nvfp4"}, MTP, None),
+            ({"like": "flash-fp8"}, MTP, None),
+            ({"like": "flash-base"}, MTP, None),
+        ],
+    )
+    def test_checkpoints_on_disk(
+        self, rehearse: Rehearse, checkpoint: dict[str, Any], flags: str, said: tuple[str, str] | None
+    ) -> None:
+        """Static and rehearsed verdict agree (the fixture compares), and vLLM says what the rules quote."""
+        folder = synthetic_folder({"like": "flash", "layers": 4, "experts": 8, **checkpoint})
+        rehearsal = rehearse("0.33.0", f"-tp 4 --kv-cache-dtype fp8 {flags}", model=str(folder), gpu="B200")
+        if said is None:
+            assert rehearsal.result(RehearsedStage.WEIGHT_LOAD).status is Status.OK
+        else:
+            stage, exception, message = failure(rehearsal)
+            assert (stage, exception) == ("weight-load", said[0])
+            assert message.startswith(said[1])
 
     def test_mtp_on_a_dspark_checkpoint(self, rehearse: Rehearse) -> None:
         rehearsal = rehearse("0.33.0", f"--kv-cache-dtype fp8 {MTP}", model=f"{FLASH}-0731")
