@@ -118,7 +118,10 @@ def launch_of(kind: Kind) -> Launch:
 
 
 def record_of(answer: Rehearsal) -> tuple[dict[str, Any], dict[str, str]]:
-    """(record, tables by name) of an answer: per part the table, refusals and parameters nothing reached."""
+    """(record, tables by name) of an answer: per part the table and the refusals.
+
+    ``whole`` is False where vLLM stopped at a tensor that could not be told: then what was not loaded means nothing.
+    """
     result = answer.result(RehearsedStage.WEIGHT_LOAD)
     stopped = answer.unavailable if result.status is Status.UNAVAILABLE else answer.failure
     if result.status not in (Status.OK, Status.FAILED):
@@ -134,6 +137,8 @@ def record_of(answer: Rehearsal) -> tuple[dict[str, Any], dict[str, str]]:
         tables[key_of(table)] = table
         refused = [[one["tensor"], one["exception"], _first_sentence(one["message"])] for one in detail["refused"]]
         record[part] = {"table": key_of(table), "refused": refused}
+        if not detail["trace"]["whole"]:
+            record[part]["whole"] = False
     if result.status is Status.FAILED:
         record["stops_with"] = [result.exception, _first_sentence(result.message)]
     return record, tables

@@ -152,7 +152,8 @@ def load_of(found: Iterable[Outcome], rules: NameRules, model: Registered | None
             covered.setdefault(target.parameter, {}).setdefault(target.shard, set()).update(outcome.experts)
     if model is None:
         return Load(rows.done(), (), None, 0)
-    wanted = model.names - model.not_stored
+    given_up = tuple(start for start in rules.optional() if not any(name.startswith(start) for name in covered))
+    wanted = {name for name in model.names - model.not_stored if not given_up or not name.startswith(given_up)}
     gaps = _Gaps()
     for parameter in sorted(wanted, key=_natural):
         parts = () if parameter in model.may_lack else rules.shards(parameter)

@@ -6,6 +6,7 @@ The rules are facts of the release (section ``weights``), learned from its mappe
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ from dsv4check.checkpoint.name_draft import DraftNames
 from dsv4check.checkpoint.name_outcomes import NameSettings, Outcome, Refused, Skipped, Target
 from dsv4check.checkpoint.name_target import TargetNames
 
+_SHARED: Final = re.compile(r"(.*\blayers\.(\d{1,9})\.)")
 _FIRST_LAYER: Final = "layers.0."
 _OF_NAME: Final = -1
 """Stands for the number of the expert in the name."""
@@ -132,9 +134,12 @@ class NameRules:
         """
         name = target.parameter
         if name.startswith(self._inner):
+            layer = self._missing_layer(name, registered)
+            if layer is not None:
+                return "IndexError", f"index {layer} is out of range"
             kind = self.rules["unknown" if target.shard is None else "unknown_fused"]
             return None if kind == "skipped" else (kind, repr(name.removeprefix(self._inner)))
-        base = ""
+        base: str | None = None
         parts = name.split(".")
         for end in range(1, len(parts) + 1):
             part = ".".join(parts[:end])
@@ -146,14 +151,31 @@ class NameRules:
             if not any(item.startswith(f"{part}.") for item in registered):
                 base = part
                 break
+        base = name if base is None else base
         if self._passed_over(base):
             return None
         wrapped = self.rules.get("wrapped")
         in_text = wrapped is not None and name.startswith(wrapped)
         owner = self.rules["text_class" if in_text else "class"]
         said = self._loader["unknown"]
-        spelled = (base or name).removeprefix(wrapped) if in_text and wrapped else base or name
+        spelled = base.removeprefix(wrapped) if in_text and wrapped else base
         return said["exception"], said["message"].format_map({"name": spelled, "class": owner})
+
+    def optional(self) -> tuple[str, ...]:
+        """Starts of parameters that the model gives up when the checkpoint has nothing for them.
+
+        Source: the end of ``load_weights`` of DSpark, which drops a confidence head without weights.
+        """
+        return tuple(f"model.{start}" for start in self.rules.get("optional", ()))
+
+    def _missing_layer(self, name: str, registered: Collection[str]) -> int | None:
+        """The layer of a shared expert that the model does not have: releases that can fuse it look for it first."""
+        if not self.rules["fused_shared_experts"] or ".shared_experts." not in name:
+            return None
+        found = _SHARED.match(name)
+        if found is None or any(item.startswith(found[1]) for item in registered):
+            return None
+        return int(found[2])
 
     def _passed_over(self, name: str) -> bool:
         """True for a name that leads nowhere and is left out.

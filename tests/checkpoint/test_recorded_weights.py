@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
-
-import pytest
 
 from dsv4check.checkpoint.loading import Outcome, load, outcomes, pattern_of
 from dsv4check.checkpoint.parts import Part, draft_part, target_part
@@ -29,8 +28,6 @@ _SHAPE_ERRORS = ("RuntimeError", "AssertionError")
 """What vLLM and torch raise for a tensor that has a parameter, but not its shape."""
 _RANKS = 8
 """Ranks that share the experts in launches with expert parallelism."""
-_COMPARED: dict[str, int] = {"names": 0, "parameters": 0, "by shape": 0, "mismatches": 0}
-_SEEN: set[tuple[str, str]] = set()
 
 
 @cache
@@ -85,71 +82,85 @@ def _number(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split("."))
 
 
-@pytest.mark.parametrize("release", known_releases())
-def test_names_reach_the_parameters_that_vllm_loads_them_into(release: str) -> None:
+def test_names_reach_the_parameters_that_vllm_loads_them_into(figures: Callable[[str], None]) -> None:
+    compared: Counter[str] = Counter()
     differ: list[str] = []
-    for name, record in _records(release).items():
-        kind = KINDS[name]
-        if "not_loaded" in record:
-            continue
-        model = load_model(kind.model, flags=ServeFlags(model=kind.model), release=release)
-        tensors = _tensors(name)
-        _SEEN.add((release, name))
-        for which in ("target", "draft"):
-            if which in record:
-                part = _part(which, kind, release, model)
-                held = part.experts // _RANKS if "--enable-expert-parallel" in kind.words else part.experts
-                found = _differences(part, tensors, record[which], held)
-                differ += [f"{name} {which}: {line}" for line in found]
-    _COMPARED["mismatches"] += len(differ)
+    loads = set()
+    for release in known_releases():
+        for name, record in _records(release).items():
+            if "not_loaded" not in record:
+                loads.add((release, name))
+                differ += [
+                    f"{release} {name} {line}"
+                    for line in _compare(release, KINDS[name], _tensors(name), record, compared)
+                ]
+    releases, kinds = {release for release, _name in loads}, {name for _release, name in loads}
+    figures(
+        f"names of weights against vLLM's load_weights: {len(releases)} releases x {len(kinds)} kinds "
+        f"({len(loads)} loads): {compared['names']:,} names and {compared['parameters']:,} parameters compared, "
+        f"{len(differ)} mismatches; {compared['by shape']:,} names that vLLM refuses by their shape"
+    )
+    assert len(releases) == len(known_releases())
     assert not differ, differ[:20]
 
 
-def _differences(part: Part, tensors: dict[str, Tensor], recorded: dict[str, Any], held: int) -> Iterator[str]:
+def _compare(
+    release: str, kind: Kind, tensors: dict[str, Tensor], record: dict[str, Any], compared: Counter[str]
+) -> Iterator[str]:
+    """What differs between a record and the static mapping, counting what was compared."""
+    model = load_model(kind.model, flags=ServeFlags(model=kind.model), release=release)
+    for which in ("target", "draft"):
+        if which in record:
+            part = _part(which, kind, release, model)
+            held = part.experts // _RANKS if "--enable-expert-parallel" in kind.words else part.experts
+            for line in differences(part, tensors, record[which], _table(record[which]["table"]), held, compared):
+                yield f"{which}: {line}"
+
+
+def differences(
+    part: Part,
+    tensors: dict[str, Tensor],
+    recorded: dict[str, Any],
+    table: tuple[dict[str, tuple[str, ...]], frozenset[str]],
+    held: int,
+    compared: Counter[str],
+) -> Iterator[str]:
     """What differs; the rank that was recorded holds the first ``held`` experts of every layer."""
-    loaded, parameters = _table(recorded["table"])
+    loaded, parameters = table
     assert part.model is not None
     static = _spelled_out(outcomes(tensors, part.rules, part.model, part.experts))
     assert set(static) == set(tensors)
     refused = {tensor: (exception, message) for tensor, exception, message in recorded["refused"]}
     by_shape = {pattern_of(name) for name, (exception, _message) in refused.items() if exception in _SHAPE_ERRORS}
+    whole = recorded.get("whole", True)
     not_told = set()
     for name, outcome in static.items():
         if pattern_of(name) in by_shape:
             # The names agree as far as they go: vLLM found the parameter. The rest of the pattern was not fed.
-            _COMPARED["by shape"] += 1
+            compared["by shape"] += 1
             not_told.update(target.parameter for target in outcome.targets)
             assert outcome.targets, name
             continue
-        _COMPARED["names"] += 1
+        compared["names"] += 1
         expert = _EXPERT.search(name)
         elsewhere = expert is not None and int(expert[1]) >= held
         reached = () if elsewhere else tuple(sorted({target.parameter for target in outcome.targets}))
         if outcome.exception:
             if name in refused and refused[name] != (outcome.exception, outcome.message):
                 yield f"{name}: refused with {refused[name]}, static {outcome.exception} {outcome.message}"
-            if name not in refused and loaded.get(name):
+            if name not in refused and loaded.get(name) and whole:
                 yield f"{name}: vLLM loads it into {loaded[name]}, static {outcome.exception}"
         elif name in refused:
             yield f"{name}: vLLM refuses it with {refused[name]}, static {reached or outcome.skipped}"
-        elif reached != loaded.get(name, ()):
+        elif reached != loaded.get(name, ()) and (whole or name in loaded):
             yield f"{name}: vLLM loads it into {loaded.get(name, ())}, static {reached or outcome.skipped}"
-    _COMPARED["parameters"] += len(parameters)
-    if part.model.names != parameters:
+    compared["parameters"] += len(parameters)
+    # What the model gives up at the end of its load is not registered any more.
+    given_up = {name for name in part.model.names - parameters if name.startswith(part.rules.optional() or ("\0",))}
+    if part.model.names - given_up != parameters:
         yield f"registered: {sorted(part.model.names ^ parameters)[:6]}"
     empty = parameters - {target for targets in loaded.values() for target in targets} - part.model.not_stored
     gaps = load(tensors, part.rules, part.model, part.experts).gaps
     found = {name for gap in gaps if not gap.lacking for name in gap.names}
-    if found - not_told != empty - not_told:
+    if whole and found - not_told != empty - not_told:
         yield f"empty: {sorted((found ^ empty) - not_told)[:6]}"
-
-
-def test_figures(figures: Callable[[str], None]) -> None:
-    """Last in this file: says what was compared."""
-    releases, kinds = {release for release, _name in _SEEN}, {name for _release, name in _SEEN}
-    figures(
-        f"names of weights against vLLM's load_weights: {len(releases)} releases x {len(kinds)} kinds "
-        f"({len(_SEEN)} loads): {_COMPARED['names']:,} names and {_COMPARED['parameters']:,} parameters compared, "
-        f"{_COMPARED['mismatches']} mismatches; {_COMPARED['by shape']:,} names that vLLM refuses by their shape"
-    )
-    assert _SEEN

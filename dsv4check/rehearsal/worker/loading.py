@@ -74,9 +74,10 @@ def _add(before: dict[str, Any] | None, found: dict[str, Any]) -> dict[str, Any]
 
 def _add_trace(detail: dict[str, Any], traced: dict[str, Any]) -> None:
     """All parameters of a part and what reached each, beside its counts."""
-    trace = detail.setdefault("trace", {"parameters": {}, "loaded": []})
+    trace = detail.setdefault("trace", {"parameters": {}, "loaded": [], "whole": True})
     trace["parameters"].update(traced["parameters"])
     trace["loaded"] += traced["loaded"]
+    trace["whole"] = trace["whole"] and traced["whole"]
 
 
 def _describe(name: str, records: Sequence[TensorRecord], used: frozenset[str], drafted: bool) -> dict[str, Any]:

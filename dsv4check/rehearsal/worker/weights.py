@@ -41,6 +41,8 @@ ALL_REFUSED = 1000
 """Where every tensor is to be traced: each kind costs one more load."""
 _EXPERT = re.compile(r"^(.*\.experts\.)(\d+)(\..+)$")
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
+_AT_THE_END = "weights missing from checkpoint"
+"""What MTP's loader says after the last tensor, of a layer that got none."""
 _REARRANGES = ("finalize_mega_moe_weights", "finalize_weights")
 _COPIES = ("copy_", "__setitem__", "set_")
 
@@ -64,7 +66,7 @@ class Loaded:
     """Names of the tensors that reached a parameter."""
     traced: dict[str, Any]
     """``parameters``: name -> [dtype, shape]; ``loaded``: rows of tensor, experts, the parameters it reached (see
-    :func:`trace_rows`)."""
+    :func:`trace_rows`); ``whole``: False when vLLM stopped at a tensor that could not be told, with others left."""
     error: BaseException | None = None
     """What vLLM raised first."""
 
@@ -95,6 +97,7 @@ def load(
     watch = _watch(built.model, feed)
     first: BaseException | None = None
     refused: dict[str, dict[str, str]] = {}
+    whole = True
     while True:
         feed.start(frozenset(refused))
         try:
@@ -105,9 +108,12 @@ def load(
                 raise
             first = first or error
             pattern = pattern_of(feed.current) if feed.current else ""
+            # A model that collects all tensors first stops at one that cannot be told; a check at the end has seen all.
+            whole = not pattern and _AT_THE_END in str(error)
             if not pattern or pattern in refused or len(refused) >= most:
                 break
             read = read_failure(error)
+            whole = True
             refused[pattern] = {"tensor": feed.current, "exception": read.exception, "message": read.message}
             continue
         break
@@ -128,6 +134,7 @@ def load(
             if name in own
         },
         "loaded": trace_rows(watch.targets),
+        "whole": whole,
     }
     return Loaded(detail, frozenset(watch.targets), traced, first)
 
