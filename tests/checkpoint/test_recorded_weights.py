@@ -30,8 +30,12 @@ _RANKS = 8
 """Ranks that share the experts in launches with expert parallelism."""
 
 
+Table = tuple[dict[str, tuple[str, ...]], frozenset[str]]
+"""Tensor -> the parameters it reached, and all registered parameters."""
+
+
 @cache
-def _table(key: str) -> tuple[dict[str, tuple[str, ...]], frozenset[str]]:
+def _table(key: str) -> Table:
     return read_table((TABLES / f"{key}.tsv").read_text(encoding="utf-8"))
 
 
@@ -92,7 +96,7 @@ def test_names_reach_the_parameters_that_vllm_loads_them_into(figures: Callable[
                 loads.add((release, name))
                 differ += [
                     f"{release} {name} {line}"
-                    for line in _compare(release, KINDS[name], _tensors(name), record, compared)
+                    for line in compare(release, KINDS[name], _tensors(name), record, _table, compared)
                 ]
     releases, kinds = {release for release, _name in loads}, {name for _release, name in loads}
     figures(
@@ -104,8 +108,13 @@ def test_names_reach_the_parameters_that_vllm_loads_them_into(figures: Callable[
     assert not differ, differ[:20]
 
 
-def _compare(
-    release: str, kind: Kind, tensors: dict[str, Tensor], record: dict[str, Any], compared: Counter[str]
+def compare(
+    release: str,
+    kind: Kind,
+    tensors: dict[str, Tensor],
+    record: dict[str, Any],
+    table: Callable[[str], Table],
+    compared: Counter[str],
 ) -> Iterator[str]:
     """What differs between a record and the static mapping, counting what was compared."""
     model = load_model(kind.model, flags=ServeFlags(model=kind.model), release=release)
@@ -113,15 +122,15 @@ def _compare(
         if which in record:
             part = _part(which, kind, release, model)
             held = part.experts // _RANKS if "--enable-expert-parallel" in kind.words else part.experts
-            for line in differences(part, tensors, record[which], _table(record[which]["table"]), held, compared):
+            for line in _differences(part, tensors, record[which], table(record[which]["table"]), held, compared):
                 yield f"{which}: {line}"
 
 
-def differences(
+def _differences(
     part: Part,
     tensors: dict[str, Tensor],
     recorded: dict[str, Any],
-    table: tuple[dict[str, tuple[str, ...]], frozenset[str]],
+    table: Table,
     held: int,
     compared: Counter[str],
 ) -> Iterator[str]:
@@ -133,6 +142,8 @@ def differences(
     refused = {tensor: (exception, message) for tensor, exception, message in recorded["refused"]}
     by_shape = {pattern_of(name) for name, (exception, _message) in refused.items() if exception in _SHAPE_ERRORS}
     whole = recorded.get("whole", True)
+    # After the first refusal of a pattern vLLM was fed no other tensor like it.
+    not_fed = {pattern_of(name) for name in refused}
     not_told = set()
     for name, outcome in static.items():
         if pattern_of(name) in by_shape:
@@ -140,6 +151,9 @@ def differences(
             compared["by shape"] += 1
             not_told.update(target.parameter for target in outcome.targets)
             assert outcome.targets, name
+            continue
+        if pattern_of(name) in not_fed and name not in loaded and name not in refused:
+            not_told.update(target.parameter for target in outcome.targets)
             continue
         compared["names"] += 1
         expert = _EXPERT.search(name)
