@@ -11,7 +11,17 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from dsv4check.api import check_request, read_request
+from dsv4check.checkpoint.loading import outcomes
+from dsv4check.checkpoint.parts import target_part
+from dsv4check.checkpoint.published import published_tensors
+from dsv4check.checkpoint.shares import target_shares
+from dsv4check.engine.rule import load_rules
+from dsv4check.rehearsal.launch import build_launch
 from dsv4check.rehearsal.parent import RehearsalSession
+from dsv4check.rehearsal.protocol import RehearsedStage
+from dsv4check.releases.facts import load_facts
+from dsv4check.resolve.parallelism import pipeline_layers
 from scripts.record_weights import CORPUS, KINDS, TABLES, launch_of, record_of, tensors_of
 from scripts.weight_records import read_table
 from tests.checkpoint.mutations import mutated
@@ -19,6 +29,7 @@ from tests.checkpoint.test_recorded_weights import compare
 from tests.rehearsal.live import live_environment, needs_vllm
 
 pytestmark = needs_vllm
+FLASH = "deepseek-ai/DeepSeek-V4-Flash"
 RELEASES = ("0.24.0", "0.33.0")
 
 
@@ -76,3 +87,22 @@ def test_changed_names_go_the_same_way(session: RehearsalSession, figures: Calla
         f"{len(differ)} mismatches"
     )
     assert not differ, differ[:20]
+
+
+@pytest.mark.parametrize("flags", ["-tp 8", "-tp 8 --enable-expert-parallel", "-tp 4 -pp 2"])
+def test_a_gpu_holds_its_share(session: RehearsalSession, flags: str) -> None:
+    """Bytes of the checkpoint by rank against the parameters that vLLM registers there (token tables are narrower)."""
+    release = session.environment.vllm
+    request = read_request(f"vllm serve {FLASH} {flags} --kv-cache-dtype fp8", gpu="H200", gpus=8, vllm=release)
+    report = check_request(request, load_rules(), fixes=False)
+    answer = session.rehearse(build_launch(request, report.deployment, draft=None, stage_timeout=300))
+    held = answer.result(RehearsedStage.MODEL_INIT).detail["parameter_bytes"]
+    checkpoint, parallel = published_tensors(FLASH), report.resolution.parallel
+    part = target_part(report.deployment.model, load_facts(release), "nvidia")
+    assert checkpoint is not None
+    assert parallel is not None
+    assert part is not None
+    found = outcomes(checkpoint.tensors, part.rules, part.model, part.experts)
+    shares = target_shares(found, checkpoint.tensors, part, parallel, pipeline_layers(report.deployment, parallel))
+    assert shares is not None
+    assert [share.total for share in shares] == pytest.approx(held, rel=0.001)
