@@ -39,3 +39,19 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.section("figures")
         for text in dict.fromkeys(said):
             terminalreporter.write_line(text)
+
+
+PEAK_MEMORY = """
+def peak_mib():
+    # ru_maxrss also counts what the process was before exec, which is the test runner's memory.
+    import pathlib, resource
+    status = pathlib.Path("/proc/self/status")
+    if status.is_file():
+        lines = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
+        return int(lines["VmHWM"].split()[0]) // 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+"""
+"""Source of a function that child processes measure their memory with."""
+
+SLOWER = 2.5
+"""How much slower a shared machine may be than two idle cores, on which bounds of CPU time are stated."""

@@ -32,6 +32,7 @@ from dsv4check.report.weights_rows import loaded_groups, skipped_lines
 from dsv4check.report.weights_schema import weights_json_schema
 from dsv4check.report.weights_text import weights_blocks
 from dsv4check.weights_report import WeightsReport
+from tests.conftest import PEAK_MEMORY, SLOWER
 from tests.report.weights import weights
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -360,8 +361,8 @@ def test_rows_that_go_the_same_way_share_a_line() -> None:
     assert list(skipped_lines(rows)) == [("b.{n}.*, c.{n}.*", 12, "not of this draft"), ("d", 1, "never used")]
 
 
-_CHILD = """
-import resource, sys, time
+_CHILD = f"""{PEAK_MEMORY}
+import sys, time
 from dsv4check.api import check_request, read_request
 from dsv4check.cli.weights import find_checkpoint
 from dsv4check.engine.rule import load_rules
@@ -377,7 +378,7 @@ start = time.process_time()
 item = build_weights_report(report, located, facts, rules)
 seconds = time.process_time() - start
 print(len(located.checkpoint.tensors), item.empty, seconds, time.process_time(),
-      resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+      peak_mib())
 """
 
 
@@ -392,7 +393,7 @@ def test_a_large_index_is_judged_quickly(tmp_path: Path, figures: Callable[[str]
     tensors, empty, seconds, everything, peak = map(float, done.stdout.split())
     figures(f"weights of {tensors:.0f} names: {seconds:.2f} s of CPU time ({everything:.2f} s in all), {peak:.0f} MB")
     assert (tensors, empty) == (72317, 0)
-    assert seconds <= 1.0
+    assert seconds <= 1.0 * SLOWER
     assert peak < 300
 
 

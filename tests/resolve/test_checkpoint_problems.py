@@ -16,6 +16,7 @@ from dsv4check.checkpoint.published import published_tensors
 from dsv4check.inputs.checkpoint import bundled_config
 from dsv4check.releases.facts import known_releases, load_facts
 from dsv4check.report.model import Report
+from tests.conftest import PEAK_MEMORY, SLOWER
 from tests.launches import run_launch
 from tests.synthetic import synthetic_folder
 
@@ -159,13 +160,13 @@ def test_seventy_thousand_names_are_checked_in_a_second(tmp_path: Path, figures:
     (tmp_path / "config.json").write_text(json.dumps(config))
     draft = spec(method="dspark", num_speculative_tokens=5)
     code = (
-        "import resource, sys, time\n"
+        f"{PEAK_MEMORY}\n"
+        "import sys, time\n"
         "from dsv4check import check\n"
         "began = time.process_time()\n"
         "report = check(sys.argv[1], gpu='H200', gpus=8, vllm='0.33.0')\n"
         "taken = time.process_time() - began\n"
-        "peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024\n"
-        "print(report.verdict, len(report.findings), taken, peak)\n"
+        "print(report.verdict, len(report.findings), taken, peak_mib())\n"
     )
     command = f"vllm serve {tmp_path} -tp 8 --kv-cache-dtype fp8 {draft}"
     done = subprocess.run([sys.executable, "-c", code, command], capture_output=True, text=True, check=True)
@@ -174,7 +175,3 @@ def test_seventy_thousand_names_are_checked_in_a_second(tmp_path: Path, figures:
     assert (verdict, findings) == ("pass", "0")
     assert float(seconds) < 1.0 * SLOWER
     assert int(megabytes) < 300
-
-
-SLOWER = 2.5
-"""How much slower a shared machine may be than two idle cores, on which this takes 0.6 s."""
