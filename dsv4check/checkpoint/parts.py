@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from dsv4check.checkpoint.names import NameRules, NameSettings, rules_of
@@ -51,10 +52,14 @@ def draft_part(
     vendor: str | None,
     *,
     mega_moe: bool = False,
+    target: Model | None = None,
 ) -> Part | None:
-    """The draft of ``method`` (``mtp`` or ``dspark``) that ``model``'s config describes; None where there is none."""
+    """The draft of ``method`` (``mtp`` or ``dspark``) that ``model``'s config describes; None where there is none.
+
+    ``target``: the target, where it is another model: vLLM builds the draft in the target's quantisation.
+    """
     name = "dspark_v41" if method == DSPARK and model.family == "deepseek_v41" else method
-    return _part(name, model, facts, vendor, mega_moe)
+    return _part(name, model, facts, vendor, mega_moe, target)
 
 
 def _has_vision(model: Model, facts: ReleaseFacts) -> bool:
@@ -64,7 +69,9 @@ def _has_vision(model: Model, facts: ReleaseFacts) -> bool:
     return any((model.integer(key) or 0) > 0 for key in keys)
 
 
-def _part(name: str, model: Model, facts: ReleaseFacts, vendor: str | None, mega_moe: bool) -> Part | None:
+def _part(
+    name: str, model: Model, facts: ReleaseFacts, vendor: str | None, mega_moe: bool, quantised_as: Model | None = None
+) -> Part | None:
     section = facts.section("weights")
     rules = rules_of(section["names"], name, vendor or "nvidia") if section else None
     layers = model.integer("num_hidden_layers")
@@ -86,7 +93,8 @@ def _part(name: str, model: Model, facts: ReleaseFacts, vendor: str | None, mega
     )
     key = "dspark_vl" if name == DSPARK and _has_vision(model, facts) else name
     known = facts.section("parameters").get(key)
-    found, unknown = _registered(name, model, known, layers, stages, vendor, mega_moe)
+    target = facts.section("parameters").get("target", {})
+    found, unknown = _registered(name, model, quantised_as or model, known, target, layers, stages, vendor, mega_moe)
     return Part(name, NameRules(rules, section["loader"], settings), found, unknown, experts, known)
 
 
@@ -102,7 +110,9 @@ def _stages(keys: Any, model: Model) -> int:
 def _registered(
     name: str,
     model: Model,
+    quantised_as: Model,
     known: Mapping[str, Any] | None,
+    target: Mapping[str, Any],
     layers: int,
     stages: int,
     vendor: str | None,
@@ -112,11 +122,11 @@ def _registered(
         return None, f"the parameters of vLLM's models for {vendor} GPUs have not been learned"
     if known is None:
         return None, "the parameters of this model class have not been learned"
-    quantized = bool(quantization(model))
-    reading = expert_format(model, {})
+    quantized = bool(quantization(quantised_as))
+    reading = expert_format(quantised_as, {})
     if quantized and not reading.native:
         return None, f"the parameters of {reading.method} layers have not been learned"
-    block = weight_block(model)
+    block = weight_block(quantised_as)
     if quantized and "block" in known and list(block or ()) != list(known["block"]):
         return None, f"the parameters of layers quantised in blocks of {block} have not been learned"
     if name == MTP:
@@ -126,6 +136,16 @@ def _registered(
     else:
         features = dict(enumerate(layer_features(model)))
     experts = reading.stored if quantized else UNQUANTISED
+    if experts == "nvfp4":
+        # MTP is built with the target's quantisation config; DSpark with one of the draft's own model.
+        ignored = _ignored(model if name.startswith(DSPARK) else quantised_as, name, layers, stages)
+        if ignored is None:
+            return None, "quantization_config ignores the experts of some layers and not of others"
+        if not ignored and name.startswith((MTP, DSPARK)):
+            # What was learned of drafts is for the published lists, which ignore them.
+            known = {**known, "experts": {**known["experts"], "nvfp4": (target.get("experts") or {}).get("nvfp4")}}
+        elif ignored and not name.startswith((MTP, DSPARK)):
+            return None, "quantization_config ignores the experts of the target"
     vision = model.raw.get("vision_config")
     depth = vision.get("num_hidden_layers") if isinstance(vision, Mapping) else model.get("vision_n_layers", 0)
     found = registered(
@@ -137,3 +157,18 @@ def _registered(
         without=("model.confidence_head.",) if model.get("enable_confidence_head", True) is False else (),
     )
     return found, "" if found is not None else f"the parameters of {experts} experts have not been learned"
+
+
+def _ignored(model: Model, name: str, layers: int, stages: int) -> bool | None:
+    """Whether ``quantization_config.ignore`` lists the experts of a model's layers; None for some of them.
+
+    Source: ``models/deepseek_v41/quant_config.py:_is_nvfp4_expert_layer`` (from 0.32 on; before, the list did not count
+    and the facts say the same for ignored and other experts).
+    """
+    listed = quantization(model).get("ignore")
+    patterns = [item for item in listed if isinstance(item, str)] if isinstance(listed, list) else []
+    draft = name.startswith((MTP, DSPARK))
+    own = [f"mtp.{stage}.ffn.experts" for stage in range(stages)]
+    names = own if draft else [f"layers.{layer}.ffn.experts" for layer in range(layers)]
+    found = {any(fnmatchcase(item, pattern) for pattern in patterns) for item in names}
+    return None if len(found) > 1 else found == {True}

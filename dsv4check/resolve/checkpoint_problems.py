@@ -71,7 +71,7 @@ def checkpoint_problems(
         if source is not None and (own or draft.source == "target checkpoint"):
             if own:
                 problems += judge.files(source, model)
-            part = draft_part(draft.method, model, facts, vendor, mega_moe=mega_moe)
+            part = draft_part(draft.method, model, facts, vendor, mega_moe=mega_moe, target=deployment.model)
             if part is not None:
                 problems += judge.part(part, source, model)
     return tuple(problems), tuple(judge.open)
@@ -149,9 +149,10 @@ class _Judge:
 
     def part(self, part: Part, checkpoint: Checkpoint, model: Model) -> Iterator[Problem]:
         """Tensors without a parameter, and parameters without a tensor."""
-        if part.model is None:
-            why = f"which names the {'draft' if part.is_draft else 'target'} has parameters for"
-            self.open.append(NotEvaluated(why, part.unknown, "`dsv4check rehearse` loads by name with vLLM's own code"))
+        unknown = part.unknown or self._other_layers()
+        if unknown or part.model is None:
+            what = f"which names the {'draft' if part.is_draft else 'target'} has parameters for"
+            self.open.append(NotEvaluated(what, unknown, "`dsv4check rehearse` loads by name with vLLM's own code"))
             return
         loaded = _load(checkpoint, part, self._facts.version, self._mega_moe)
         where = "draft" if part.is_draft else "target"
@@ -167,6 +168,16 @@ class _Judge:
             yield Problem(f"weights-{where}-refused", Stage.WEIGHT_LOAD, first.exception, first.message, data, origin)
         if loaded.gaps:
             yield self._gaps(part, loaded, common, origin)
+
+    def _other_layers(self) -> str:
+        """Why the layers are not those of the checkpoint's own method; empty when they are."""
+        value = self._deployment.flags.values.get("quantization")
+        taken = self._facts.section("moe").get("quantization_taken", ())
+        if value in taken:
+            return f"--quantization {value} builds layers of its own"
+        if self._deployment.flags.values.get("quantization_config") is not None:
+            return "--quantization-config changes what layers are built"
+        return ""
 
     def _gaps(self, part: Part, loaded: Load, common: Mapping[str, Any], origin: Origin) -> Problem:
         gaps = loaded.gaps

@@ -79,6 +79,33 @@ def test_nvfp4_draft_by_release(release: str) -> None:
         assert found == ({"WT022"} if number < (0, 32) else set())
 
 
+def test_nvfp4_experts_of_a_draft_that_is_not_ignored() -> None:
+    """From 0.32.0 on the list decides; before, the draft is NVFP4 whatever it says."""
+    config = bundled_config("nvidia/DeepSeek-V4-Flash-NVFP4")["quantization_config"]
+    kept = [item for item in config["ignore"] if item != "mtp.*"]
+    changes = {"quantization_config": {"ignore": kept}}
+    assert rules(launch("0.33.0", MTP, like="flash-nvfp4", config_changes=changes)) == {"WT022"}
+    assert rules(launch("0.31.0", MTP, like="flash-nvfp4", config_changes=changes)) == {"WT022"}
+    some = {"quantization_config": {"ignore": [*kept, "layers.1.*"]}}
+    report = launch("0.33.0", like="flash-nvfp4", config_changes=some)
+    assert rules(report) == set()
+    assert any("some layers" in item.why for item in report.not_evaluated)
+
+
+def test_an_explicit_draft_is_built_in_the_quantisation_of_the_target() -> None:
+    """MXFP4 draft beside an NVFP4 target: it gets NVFP4 parameters, whose second scales nothing fills.
+
+    From 0.32.0 on MTP is spared by the target's ignore list; DSpark reads the list of its own config, which has none.
+    """
+    dspark = synthetic_folder({**SMALL, "like": "flash-dspark"})
+    fitting = spec(method="dspark", model=str(dspark), num_speculative_tokens=5)
+    mtp = spec(method="mtp", model=str(synthetic_folder(SMALL)), num_speculative_tokens=1)
+    for release in ("0.31.0", "0.33.0"):
+        assert rules(launch(release, fitting, like="flash-nvfp4")) == {"WT022"}
+    assert rules(launch("0.31.0", mtp, like="flash-nvfp4")) == {"WT022"}
+    assert rules(launch("0.33.0", mtp, like="flash-nvfp4")) == set()
+
+
 def test_an_explicit_draft_on_this_machine() -> None:
     draft = synthetic_folder({**SMALL, "like": "flash-dspark"})
     fitting = spec(method="dspark", model=str(draft), num_speculative_tokens=5)
@@ -123,6 +150,9 @@ def test_what_cannot_be_compared_is_said() -> None:
     assert any("has parameters for" in item.what for item in amd.not_evaluated)
     other = launch("0.33.0", "--load-format tensorizer")
     assert any(item.what == "weights by name" for item in other.not_evaluated)
+    own = launch("0.33.0", "--quantization humming", damage={"add": "layers.2.attn.rotary.weight"})
+    assert rules(own) == set()
+    assert any("--quantization humming" in item.why for item in own.not_evaluated)
     assert rules(launch("0.33.0", "--load-format dummy", drop=["norm.weight"])) == set()
 
 
