@@ -64,6 +64,9 @@ def checkpoint_problems(
     target = target_part(deployment.model, facts, vendor, mega_moe=mega_moe)
     if target is not None:
         problems += judge.part(target, checkpoint, deployment.model)
+    else:
+        why = f"what vLLM {facts.version} loads on {vendor or 'these'} GPUs is not known for this model"
+        judge.open.append(NotEvaluated("weights by name", why, "`dsv4check weights` says what is in the checkpoint"))
     if draft.method in ("mtp", "dspark") and not known.intersection(_DRAFT_CODES):
         own = deployment.draft is not None and draft.source == deployment.draft.name
         model = deployment.draft if own and deployment.draft is not None else deployment.model

@@ -148,6 +148,8 @@ def test_what_cannot_be_compared_is_said() -> None:
     amd = launch("0.33.0", gpu="MI355X")
     assert rules(amd) == set()
     assert any("has parameters for" in item.what for item in amd.not_evaluated)
+    ascend = launch("0.33.0", gpu="Ascend-910B")
+    assert any(item.what == "weights by name" and "huawei" in item.why for item in ascend.not_evaluated)
     other = launch("0.33.0", "--load-format tensorizer")
     assert any(item.what == "weights by name" for item in other.not_evaluated)
     own = launch("0.33.0", "--quantization humming", damage={"add": "layers.2.attn.rotary.weight"})
