@@ -22,7 +22,13 @@ def published_tensors(name: str) -> Checkpoint | None:
     entry = find_published(name)
     if entry is None or entry.tensors is None:
         return None
-    return Checkpoint(f"the published tensors of {entry.tensors}", _catalogue(entry.tensors))
+    return _published(entry.tensors)
+
+
+@cache
+def _published(model_id: str) -> Checkpoint:
+    """One record for each: what is worked out about it is kept by identity."""
+    return Checkpoint(f"the published tensors of {model_id}", _catalogue(model_id))
 
 
 @cache
