@@ -12,9 +12,9 @@ from dsv4check.checkpoint.agreement import Disagreement, disagreements
 from dsv4check.checkpoint.content import Content, content_of
 from dsv4check.checkpoint.loading import Load, Outcome, load_of, outcomes
 from dsv4check.checkpoint.locate import LOCAL, Located
-from dsv4check.checkpoint.parts import DSPARK, MTP, Part, draft_part, target_part
+from dsv4check.checkpoint.parts import DSPARK, MTP, Part, draft_part, other_layers, target_part
 from dsv4check.checkpoint.shares import Share, draft_share, target_shares
-from dsv4check.checkpoint.tensors import Checkpoint, Defect
+from dsv4check.checkpoint.tensors import UNLOADABLE, Checkpoint, Defect
 from dsv4check.deployment import Model
 from dsv4check.engine.rule import Rule, Severity
 from dsv4check.records import dataclass
@@ -28,8 +28,6 @@ NONE: Final = "none"
 AREAS: Final = frozenset({"weights", "quantization", "model-config"})
 """Areas of the rules whose findings belong to this report."""
 _METHODS: Final[Mapping[str, str]] = {MTP: MTP, "deepseek_mtp": MTP, DSPARK: DSPARK}
-_TAKEN: Final = frozenset({"duplicate-name", "not-in-index", "not-in-shard", "extra-file", "size-mismatch"})
-"""Kinds of defect that vLLM does not stop at. What it lacks because of them is among the gaps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +135,9 @@ OwnDraft = tuple[Model, Located]
 def _fatal(place: Located) -> Iterator[Defect]:
     found = place.checkpoint
     # Of an index alone the names are looked at; and what the Hub's cache lacks is fetched by vLLM.
-    complete = place.place == LOCAL and len(set(found.files.values())) > len(found.absent)
+    complete = place.place == LOCAL and found.partly_there
     for defect in found.defects:
-        if defect.kind not in _TAKEN and (defect.kind != "shard-missing" or complete):
+        if defect.kind in UNLOADABLE or (defect.kind == "shard-missing" and complete):
             yield defect
 
 
@@ -187,7 +185,8 @@ def build_weights_report(
     vendor = deployment.hardware.vendor
     mega = uses_mega_moe(resolution.moe, resolution.parallel)
     choice = choose_draft(report, located, content.draft_kind, draft, own_draft)
-    part = target_part(deployment.model, facts, vendor, mega_moe=mega)
+    other = other_layers(deployment.flags, facts)
+    part = target_part(deployment.model, facts, vendor, mega_moe=mega, other=other)
     target = None if part is None else _load(part, located.checkpoint)
     found: PartLoad | None = None
     no_draft = choice.why
@@ -196,7 +195,9 @@ def build_weights_report(
         if choice.model is None or choice.located is None:
             no_draft = f"the checkpoint of {choice.why.rpartition(': ')[2]} is not known"
         else:
-            part = draft_part(choice.method, choice.model, facts, vendor, mega_moe=mega)
+            part = draft_part(
+                choice.method, choice.model, facts, vendor, mega_moe=mega, other=other, target=deployment.model
+            )
             if part is None:
                 no_draft = _no_class(facts.version, f"a {choice.method} draft of {choice.model.family}", vendor)
             else:

@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
+from dsv4check.checkpoint.published import numbers_of_span
+
 _LAYER: Final = re.compile(r"^((?:mtp|layers|.*?\blayers|vision\.blocks)\.)(\d+)(\..+)$")
 
 Row = tuple[str, tuple[int, ...], tuple[str, ...]]
@@ -77,9 +79,7 @@ def numbers_of(text: str) -> Iterator[int | None]:
     if not text:
         yield None
         return
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        yield from range(int(first), int(last or first) + 1)
+    yield from numbers_of_span(text)
 
 
 def rows_of(trace: dict[str, Any]) -> list[Row]:

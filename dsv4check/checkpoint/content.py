@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from dsv4check.checkpoint.drafts import draft_kind_of_names
+from dsv4check.checkpoint.kept import Kept
 from dsv4check.checkpoint.survey import EXTRAS, Stored, Survey
 from dsv4check.checkpoint.tensor_names import PARTS
 from dsv4check.checkpoint.tensors import NO_HEADER, Checkpoint
@@ -62,8 +64,15 @@ class Content:
     """A tensor's name for each thing said: ``embedding``, ``head``, ``layer 3``, ``stage 0``, ``hash 0``, ..."""
 
 
+_KNOWN: Final[Kept[Content]] = Kept()
+
+
 def content_of(checkpoint: Checkpoint) -> Content:
     """Decide what a checkpoint holds. Never raises: what cannot be told is None or empty."""
+    return _KNOWN.get(checkpoint, None, lambda: _decide(checkpoint))
+
+
+def _decide(checkpoint: Checkpoint) -> Content:
     seen = Survey()
     seen.add_all(checkpoint.tensors)
     complete = not any(defect.kind in NO_HEADER and not defect.count for defect in checkpoint.defects)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from dsv4check.checkpoint.names import NameRules, NameSettings, rules_of
 from dsv4check.checkpoint.parameters import ALL, UNQUANTISED, Registered, layer_features, registered
-from dsv4check.deployment import Model
+from dsv4check.deployment import Model, ServeFlags
 from dsv4check.records import dataclass
 from dsv4check.releases.facts import ReleaseFacts
 from dsv4check.resolve.expert_format import expert_format, quantization, weight_block
@@ -39,10 +39,25 @@ class Part:
         return self.name.startswith((MTP, DSPARK))
 
 
-def target_part(model: Model, facts: ReleaseFacts, vendor: str | None, *, mega_moe: bool = False) -> Part | None:
-    """The target; None where the release has no class for it on GPUs of this vendor (None: NVIDIA)."""
+def other_layers(flags: ServeFlags, facts: ReleaseFacts) -> str:
+    """Why a launch builds other layers than the checkpoint's own method has; empty when it does not."""
+    value = flags.values.get("quantization")
+    if value in facts.section("moe").get("quantization_taken", ()):
+        return f"--quantization {value} builds layers of its own"
+    if flags.values.get("quantization_config") is not None:
+        return "--quantization-config changes what layers are built"
+    return ""
+
+
+def target_part(
+    model: Model, facts: ReleaseFacts, vendor: str | None, *, mega_moe: bool = False, other: str = ""
+) -> Part | None:
+    """The target; None where the release has no class for it on GPUs of this vendor (None: NVIDIA).
+
+    ``other``: from :func:`other_layers`, why its parameters are not those that were learned.
+    """
     name = "target_v41" if model.family == "deepseek_v41" else "target_vl" if _has_vision(model, facts) else "target"
-    return _part(name, model, facts, vendor, mega_moe)
+    return _part(name, model, facts, vendor, mega_moe, other)
 
 
 def draft_part(
@@ -52,14 +67,16 @@ def draft_part(
     vendor: str | None,
     *,
     mega_moe: bool = False,
+    other: str = "",
     target: Model | None = None,
 ) -> Part | None:
     """The draft of ``method`` (``mtp`` or ``dspark``) that ``model``'s config describes; None where there is none.
 
-    ``target``: the target, where it is another model: vLLM builds the draft in the target's quantisation.
+    ``other`` as for the target. ``target``: the target, where it is another model: vLLM builds the draft in its
+    quantisation.
     """
     name = "dspark_v41" if method == DSPARK and model.family == "deepseek_v41" else method
-    return _part(name, model, facts, vendor, mega_moe, target)
+    return _part(name, model, facts, vendor, mega_moe, other, target)
 
 
 def _has_vision(model: Model, facts: ReleaseFacts) -> bool:
@@ -70,7 +87,13 @@ def _has_vision(model: Model, facts: ReleaseFacts) -> bool:
 
 
 def _part(
-    name: str, model: Model, facts: ReleaseFacts, vendor: str | None, mega_moe: bool, quantised_as: Model | None = None
+    name: str,
+    model: Model,
+    facts: ReleaseFacts,
+    vendor: str | None,
+    mega_moe: bool,
+    other: str,
+    quantised_as: Model | None = None,
 ) -> Part | None:
     section = facts.section("weights")
     rules = rules_of(section["names"], name, vendor or "nvidia") if section else None
@@ -95,6 +118,8 @@ def _part(
     known = facts.section("parameters").get(key)
     target = facts.section("parameters").get("target", {})
     found, unknown = _registered(name, model, quantised_as or model, known, target, layers, stages, vendor, mega_moe)
+    if other:
+        found, unknown = None, unknown or other
     return Part(name, NameRules(rules, section["loader"], settings), found, unknown, experts, known)
 
 

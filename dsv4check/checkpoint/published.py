@@ -31,7 +31,6 @@ def _published(model_id: str) -> Checkpoint:
     return Checkpoint(f"the published tensors of {model_id}", _catalogue(model_id))
 
 
-@cache
 def _catalogue(model_id: str) -> Mapping[str, Tensor]:
     text = (rules_dir() / "models" / model_id / CATALOGUE_FILE).read_text(encoding="utf-8")
     tensors = {}
@@ -46,12 +45,13 @@ def _catalogue(model_id: str) -> Mapping[str, Tensor]:
 def _expand(pattern: str) -> Iterator[str]:
     """``layers.{0-2,5}.x`` as its four names."""
     parts = _BRACES.split(pattern)
-    numbers = [list(_numbers(text)) for text in parts[1::2]]
+    numbers = [list(numbers_of_span(text)) for text in parts[1::2]]
     for chosen in itertools.product(*numbers):
         yield parts[0] + "".join(f"{number}{fixed}" for number, fixed in zip(chosen, parts[2::2], strict=True))
 
 
-def _numbers(text: str) -> Iterator[int]:
+def numbers_of_span(text: str) -> Iterator[int]:
+    """0, 1, 2, 5 for ``0-2,5``."""
     for part in text.split(","):
         first, _, last = part.partition("-")
         yield from range(int(first), int(last or first) + 1)

@@ -55,6 +55,10 @@ DEFECT_KINDS: Final[Mapping[str, str]] = {
 """Every kind of defect, with what it means."""
 NO_HEADER: Final = frozenset({"shard-missing", "unreadable", "lfs-pointer", "header-truncated", "header-invalid"})
 """Kinds of defect after which nothing is known of a file's tensors but the names in the index."""
+UNLOADABLE: Final = NO_HEADER - {"shard-missing"} | {
+    *("dtype-unknown", "shape-mismatch", "offsets-invalid", "data-truncated", "data-trailing"),
+}
+"""Kinds of defect that the safetensors library refuses a file for."""
 _EXAMPLES: Final = 3
 
 
@@ -121,6 +125,12 @@ class Checkpoint:
     """Bytes of all tensors as the index's ``metadata.total_size`` states them; None without that."""
     defects: tuple[Defect, ...] = ()
     """What is wrong with the files; a checkpoint with defects is read as far as it can be."""
+
+    @property
+    def partly_there(self) -> bool:
+        """False when there is nothing but an index: then somebody checks names, not a folder to serve from."""
+        missing = {defect.file for defect in self.defects if defect.kind == "shard-missing"}
+        return not set(self.files.values()) <= missing
 
     @property
     def without_shape(self) -> int:

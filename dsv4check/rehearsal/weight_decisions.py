@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from dsv4check.checkpoint.kept import Kept
 from dsv4check.checkpoint.loading import load
-from dsv4check.checkpoint.parts import Part, draft_part, target_part
+from dsv4check.checkpoint.parts import Part, draft_part, other_layers, target_part
 from dsv4check.checkpoint.published import few_experts, published_tensors
 from dsv4check.checkpoint.tensors import Checkpoint, Tensor
 from dsv4check.rehearsal.protocol import Rehearsal, RehearsedStage, Status
@@ -30,28 +31,22 @@ def filled_parameters(report: Report, rehearsal: Rehearsal) -> Iterator[tuple[st
     vendor = deployment.hardware.vendor
     mega = uses_mega_moe(resolution.moe, parallel)
     checkpoint = deployment.checkpoint or published_tensors(deployment.model.name)
-    target = target_part(deployment.model, facts, vendor, mega_moe=mega)
+    other = other_layers(deployment.flags, facts)
+    target = target_part(deployment.model, facts, vendor, mega_moe=mega, other=other)
     yield from _compare("target", target, checkpoint, result.detail.get("target"))
     draft = resolution.draft
     if draft is None or draft.method not in ("mtp", "dspark") or draft.source != "target checkpoint":
         return
-    part = draft_part(draft.method, deployment.model, facts, vendor, mega_moe=mega)
+    part = draft_part(draft.method, deployment.model, facts, vendor, mega_moe=mega, other=other)
     yield from _compare("draft", part, checkpoint, result.detail.get("draft"))
 
 
-_THINNED: dict[int, tuple[Checkpoint, Mapping[str, Tensor]]] = {}
-"""Checkpoints with few experts, by id: a batch asks about the same ones again and again."""
-_KEPT: Final = 8
+_THINNED: Final[Kept[Mapping[str, Tensor]]] = Kept()
 
 
 def _few(checkpoint: Checkpoint) -> Mapping[str, Tensor]:
     """The tensors that the rehearsal is fed; which parameters stay empty is the same with all of them."""
-    kept = _THINNED.get(id(checkpoint))
-    if kept is None or kept[0] is not checkpoint:
-        while len(_THINNED) >= _KEPT:
-            _THINNED.pop(next(iter(_THINNED)))
-        kept = _THINNED[id(checkpoint)] = (checkpoint, few_experts(checkpoint.tensors))
-    return kept[1]
+    return _THINNED.get(checkpoint, None, lambda: few_experts(checkpoint.tensors))
 
 
 def _compare(

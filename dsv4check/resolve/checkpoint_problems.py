@@ -12,9 +12,10 @@ from typing import Any, Final
 
 from dsv4check.checkpoint.agreement import Disagreement, disagreements
 from dsv4check.checkpoint.content import Content, content_of
+from dsv4check.checkpoint.kept import Kept
 from dsv4check.checkpoint.loading import Gap, Load, load
-from dsv4check.checkpoint.parts import MTP, Part, draft_part, target_part
-from dsv4check.checkpoint.tensors import Checkpoint, Defect
+from dsv4check.checkpoint.parts import MTP, Part, draft_part, other_layers, target_part
+from dsv4check.checkpoint.tensors import UNLOADABLE, Checkpoint, Defect
 from dsv4check.deployment import Deployment, Model
 from dsv4check.problems import Origin, Problem, Stage
 from dsv4check.releases.facts import ReleaseFacts
@@ -25,11 +26,6 @@ _BY_NAME: Final = frozenset(
 )
 """Load formats that hand a checkpoint's tensors to ``load_weights`` under the names they have in it."""
 _NO_FILES: Final = "dummy"
-_DAMAGED: Final = frozenset(
-    {"lfs-pointer", "header-truncated", "header-invalid", "dtype-unknown", "shape-mismatch", "offsets-invalid"}
-    | {"data-truncated", "data-trailing", "unreadable"}
-)
-"""Defects that the safetensors library refuses a file for."""
 _SHAPES: Final = frozenset(
     {"model_type", "expert_dtype", "quantization_config", "weight_block_size", "vocab_size", "hidden_size"}
 )
@@ -58,10 +54,11 @@ def checkpoint_problems(
     if formats not in _BY_NAME:
         why = f"--load-format {formats} does not load tensors by the names of this checkpoint"
         return tuple(problems), (NotEvaluated("weights by name", why, "leave --load-format out"),)
-    content = _content(checkpoint)
+    content = content_of(checkpoint)
     problems += judge.config(content, deployment.model)
     vendor = deployment.hardware.vendor
-    target = target_part(deployment.model, facts, vendor, mega_moe=mega_moe)
+    other = other_layers(deployment.flags, facts)
+    target = target_part(deployment.model, facts, vendor, mega_moe=mega_moe, other=other)
     if target is not None:
         problems += judge.part(target, checkpoint, deployment.model)
     else:
@@ -74,7 +71,9 @@ def checkpoint_problems(
         if source is not None and (own or draft.source == "target checkpoint"):
             if own:
                 problems += judge.files(source, model)
-            part = draft_part(draft.method, model, facts, vendor, mega_moe=mega_moe, target=deployment.model)
+            part = draft_part(
+                draft.method, model, facts, vendor, mega_moe=mega_moe, other=other, target=deployment.model
+            )
             if part is not None:
                 problems += judge.part(part, source, model)
     return tuple(problems), tuple(judge.open)
@@ -97,9 +96,9 @@ class _Judge:
         for defect in checkpoint.defects:
             by_kind.setdefault(defect.kind, []).append(defect)
         missing = by_kind.get("shard-missing", [])
-        if missing and _some_file_is_there(checkpoint, missing) and not self._downloads(model):
+        if missing and checkpoint.partly_there and not self._downloads(model):
             yield self._missing_files(missing, origin)
-        damaged = [defect for defect in checkpoint.defects if defect.kind in _DAMAGED]
+        damaged = [defect for defect in checkpoint.defects if defect.kind in UNLOADABLE]
         if damaged:
             first = damaged[0]
             data = {"file": first.file, "detail": first.detail, "files": len(damaged), "model": model.name}
@@ -152,10 +151,11 @@ class _Judge:
 
     def part(self, part: Part, checkpoint: Checkpoint, model: Model) -> Iterator[Problem]:
         """Tensors without a parameter, and parameters without a tensor."""
-        unknown = part.unknown or self._other_layers()
-        if unknown or part.model is None:
+        if part.model is None:
             what = f"which names the {'draft' if part.is_draft else 'target'} has parameters for"
-            self.open.append(NotEvaluated(what, unknown, "`dsv4check rehearse` loads by name with vLLM's own code"))
+            self.open.append(
+                NotEvaluated(what, part.unknown, "`dsv4check rehearse` loads by name with vLLM's own code")
+            )
             return
         loaded = _load(checkpoint, part, self._facts.version, self._mega_moe)
         where = "draft" if part.is_draft else "target"
@@ -171,16 +171,6 @@ class _Judge:
             yield Problem(f"weights-{where}-refused", Stage.WEIGHT_LOAD, first.exception, first.message, data, origin)
         if loaded.gaps:
             yield self._gaps(part, loaded, common, origin)
-
-    def _other_layers(self) -> str:
-        """Why the layers are not those of the checkpoint's own method; empty when they are."""
-        value = self._deployment.flags.values.get("quantization")
-        taken = self._facts.section("moe").get("quantization_taken", ())
-        if value in taken:
-            return f"--quantization {value} builds layers of its own"
-        if self._deployment.flags.values.get("quantization_config") is not None:
-            return "--quantization-config changes what layers are built"
-        return ""
 
     def _gaps(self, part: Part, loaded: Load, common: Mapping[str, Any], origin: Origin) -> Problem:
         gaps = loaded.gaps
@@ -223,35 +213,9 @@ def _empty_layer(part: Part, gaps: tuple[Gap, ...]) -> int | None:
     return None
 
 
-def _some_file_is_there(checkpoint: Checkpoint, missing: list[Defect]) -> bool:
-    """False when there is nothing but an index: then somebody checks names, not a folder to serve from."""
-    return len(set(checkpoint.files.values())) > len({defect.file for defect in missing})
-
-
-_CONTENTS: dict[int, tuple[Checkpoint, Content]] = {}
-_LOADS: dict[tuple[Any, ...], tuple[Checkpoint, Load]] = {}
-_KEPT: Final = 16
-"""Answers kept: the search for fixes asks about one checkpoint dozens of times."""
-
-
-def _content(checkpoint: Checkpoint) -> Content:
-    kept = _CONTENTS.get(id(checkpoint))
-    if kept is None or kept[0] is not checkpoint:
-        kept = (checkpoint, content_of(checkpoint))
-        _keep(_CONTENTS, id(checkpoint), kept)
-    return kept[1]
+_LOADS: Final[Kept[Load]] = Kept()
 
 
 def _load(checkpoint: Checkpoint, part: Part, release: str, mega_moe: bool) -> Load:
-    key = (id(checkpoint), release, part.name, part.rules.settings, part.model, mega_moe)
-    kept = _LOADS.get(key)
-    if kept is None or kept[0] is not checkpoint:
-        kept = (checkpoint, load(checkpoint.tensors, part.rules, part.model, part.experts))
-        _keep(_LOADS, key, kept)
-    return kept[1]
-
-
-def _keep(answers: dict[Any, Any], key: Any, answer: Any) -> None:
-    while len(answers) >= _KEPT:
-        answers.pop(next(iter(answers)))
-    answers[key] = answer
+    key = (release, part.name, part.rules.settings, part.model, mega_moe)
+    return _LOADS.get(checkpoint, key, lambda: load(checkpoint.tensors, part.rules, part.model, part.experts))

@@ -18,6 +18,7 @@ from dsv4check.releases.facts import known_releases, load_facts
 from dsv4check.report.model import Report
 from tests.conftest import PEAK_MEMORY, SLOWER
 from tests.launches import run_launch
+from tests.report.weights import weights
 from tests.synthetic import synthetic_folder
 
 SMALL: dict[str, Any] = {"like": "flash", "layers": 4, "experts": 8}
@@ -207,3 +208,17 @@ def test_seventy_thousand_names_are_checked_in_a_second(tmp_path: Path, figures:
     assert (verdict, findings) == ("pass", "0")
     assert float(seconds) < 1.0 * SLOWER
     assert int(megabytes) < 300
+
+
+@pytest.mark.parametrize("release", ["0.31.0", "0.33.0"])
+@pytest.mark.parametrize("method", ["mtp", "dspark"])
+def test_the_table_of_weights_says_what_the_rules_say(release: str, method: str) -> None:
+    """A draft of another model beside an NVFP4 target, and layers that are built another way."""
+    draft = synthetic_folder(SMALL if method == "mtp" else {**SMALL, "like": "flash-dspark"})
+    target = synthetic_folder({**SMALL, "like": "flash-nvfp4"})
+    tokens = 1 if method == "mtp" else 5
+    for args in (spec(method=method, model=str(draft), num_speculative_tokens=tokens), "--quantization humming"):
+        table = weights(target, release, f"-tp 4 --kv-cache-dtype fp8 {args}")
+        assert bool(table.empty) is ("WT022" in rules(table.report))
+        assert table.target is not None
+        assert bool(table.target.part.unknown) is ("humming" in args)
