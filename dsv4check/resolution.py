@@ -44,6 +44,8 @@ class LayerKind:
     """torch dtype of the cache as vLLM allocates it, e.g. ``uint8``."""
     draft_count: int = 0
     """Layers of this kind that the draft model adds."""
+    sliding_window: int | None = None
+    """Tokens the cache keeps; None where it grows with the context."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,10 +84,16 @@ class CacheGroup:
     """Layer kinds (as in :class:`~dsv4check.resolution.LayerKind`) and how many layers of each, all stages together."""
     block_size: int
     """Tokens one block covers."""
-    block_bytes: int
-    """Bytes of one block of all layers of this group on the stage where they are largest, before the shared stride."""
     sliding_window: int | None
     """Tokens that are kept; None where the whole context is."""
+    stage_bytes: tuple[int, ...]
+    """Bytes of one block of all layers of this group, for each pipeline stage (those vLLM reckons with: a stage that
+    has no layer of the group is given all of them)."""
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block on the stage where they are largest, before the shared stride."""
+        return max(self.stage_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +103,18 @@ class CachePlan:
     groups: tuple[CacheGroup, ...]
     strides: tuple[int, ...]
     """Bytes that one block id takes on a GPU of each pipeline stage, all groups sharing the pool."""
+    checked_strides: tuple[int, ...]
+    """Bytes of a block in the check whether one request fits: up to 0.28 another figure than the one allocated."""
     reserved_blocks: int
-    """Blocks that the check for one request leaves aside (1 from 0.29.0 on: the null block)."""
+    """Blocks that this check leaves aside (1 from 0.29.0 on: the null block)."""
+    weighted_concurrency: bool
+    """Up to 0.26 ``Maximum concurrency`` weighs each group's blocks with their bytes against the first group's."""
+    tokens_by_group: bool
+    """0.20.0 prints ``GPU KV cache size`` as blocks / groups x smallest block size."""
+    retained_tokens: int = 0
+    """Tokens that a window keeps beyond its size (multi-module MTP from 0.28.0 on)."""
+    context_ranks: int = 1
+    """Ranks that share the context of full-attention groups (DCP; up to 0.25 also PCP)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,6 +111,8 @@ class Launch:
     """Seconds one stage may take."""
     trace_weights: bool = False
     """Answer of the weight-load stage with every parameter and every tensor by name."""
+    plan_trials: tuple[Mapping[str, Any], ...] = ()
+    """Plan the cache with other memory and lengths, too: what ``worker/plan_trials.py`` takes."""
 
 
 @dataclass(frozen=True)
@@ -202,6 +204,7 @@ def launch_from_json(data: Mapping[str, Any]) -> Launch:
             files=tuple((name, text) for name, text in data["files"]),
             stage_timeout=float(data["stage_timeout"]),
             trace_weights=bool(data["trace_weights"]),
+            plan_trials=tuple(data["plan_trials"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ProtocolError(f"not a launch: {error!r}") from None

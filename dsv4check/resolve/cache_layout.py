@@ -49,7 +49,8 @@ def cache_layers(
     for ratio, count in counts.items():
         layers.append(_page(f"main_c{ratio}", count, block_size, ratio, row, alignment))
     swa_block = int(section["swa_block"])
-    layers.append(_page("swa", len(ratios), swa_block, 1, row, alignment, draft_count=draft_layers))
+    window = model.integer("sliding_window")
+    layers.append(_page("swa", len(ratios), swa_block, 1, row, alignment, draft_layers, window))
     if 4 in counts:
         indexer = _indexer_row(section, index_dim, attention.indexer_dtype)
         layers.append(_page("indexer_k", counts[4], block_size, 4, indexer, side["indexer"]))
@@ -78,17 +79,17 @@ def _states(
     index_dim: int,
     alignment: int | None,
 ) -> Iterator[LayerKind]:
-    """Compressor states: KV and gate, doubled for C4 whose windows overlap."""
+    """Compressor states: KV and gate of the tokens of the next state, doubled for C4 whose windows overlap."""
     blocks = section["state_blocks"]
     if 4 in counts:
         row = (4 * 4 * head_dim, "float32")
-        yield _page("state_c4", counts[4], int(blocks["c4"]), 1, row, alignment)
+        yield _page("state_c4", counts[4], int(blocks["c4"]), 1, row, alignment, 0, 2 * 4)
     if 128 in counts:
         row = (4 * 2 * head_dim, "float32")
-        yield _page("state_c128", counts[128], int(blocks["c128"]), 1, row, alignment)
+        yield _page("state_c128", counts[128], int(blocks["c128"]), 1, row, alignment, 0, 128)
     if 4 in counts:
         row = (4 * 4 * index_dim, "float32")
-        yield _page("state_indexer", counts[4], int(blocks["indexer"]), 1, row, alignment)
+        yield _page("state_indexer", counts[4], int(blocks["indexer"]), 1, row, alignment, 0, 2 * 4)
 
 
 def _row(section: Mapping[str, Any], head_dim: int, dtype: str, *, packed: bool) -> tuple[int, str]:
@@ -127,9 +128,10 @@ def _page(
     row: tuple[int, str],
     alignment: int | None,
     draft_count: int = 0,
+    window: int | None = None,
 ) -> LayerKind:
     size, dtype = row
     states = block_size // ratio
     page = states * size
     padded = -(-page // alignment) * alignment if alignment else page
-    return LayerKind(kind, count, block_size, ratio, states, size, page, padded, dtype, draft_count)
+    return LayerKind(kind, count, block_size, ratio, states, size, page, padded, dtype, draft_count, window)

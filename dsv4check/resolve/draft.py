@@ -59,7 +59,7 @@ def resolve_draft(
             requested_method=config.requested,
             num_speculative_tokens=config.tokens,
             source=_source(config, draft) if known else None,
-            layers=_layers(config, draft) if known else 0,
+            layers=_layers(deployment, config, draft) if known else 0,
             mapping=_mapping(config, draft) if known else None,
             config=config.values,
         ),
@@ -75,11 +75,13 @@ def _source(config: SpecConfig, draft: DraftModel | None) -> str | None:
     return "target checkpoint" if draft.is_target else draft.name
 
 
-def _layers(config: SpecConfig, draft: DraftModel | None) -> int:
+def _layers(deployment: Deployment, config: SpecConfig, draft: DraftModel | None) -> int:
     if draft is None:
         return 0
     if config.method == "mtp":
-        return draft.integer("num_nextn_predict_layers") or 0
+        # The MTP class counts its layers by the target's config, --hf-overrides included.
+        source = deployment.model if draft.is_target else draft
+        return source.integer("num_nextn_predict_layers") or 0
     if config.method == "dspark":
         stages = draft.integer("n_mtp_layers")
         if not stages and draft.family == "deepseek_v41":

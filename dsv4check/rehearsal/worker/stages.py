@@ -20,6 +20,7 @@ from . import (
     flashmla,
     kv_cache,
     loading,
+    plan_trials,
     ranks,
     tokenizer,
     weights,
@@ -193,6 +194,7 @@ class Rehearsing:
                     self._backends[name] = rank.layers[name].get_attn_backend().get_name()
         specs = {name: spec for rank in self._ranks for name, spec in rank.specs.items()}
         summary = descriptions.spec_summary(specs, self._backends)
+        trials = self._trials() if self._launch.plan_trials else {}
         memory = [kv_cache.memory_for_cache(config, construction.held_bytes(rank.target.model)) for rank in self._ranks]
         plans = kv_cache.plan(config, [dict(rank.specs) for rank in self._ranks], memory)
         # The engine core has put the smallest group's block size there; workers keep what they had.
@@ -210,7 +212,13 @@ class Rehearsing:
             "groups": [descriptions.group_summary(group) for plan in plans for group in plan.kv_cache_groups],
             "specs": summary,
             "tensors": descriptions.tensor_summary(self._caches, self._specs),
+            **trials,
         }
+
+    def _trials(self) -> dict[str, Any]:
+        specs = [dict(rank.specs) for rank in self._ranks]
+        trials = plan_trials.run(self._config, specs, self._launch.plan_trials)
+        return {"basis": plan_trials.describe_basis(self._config), "trials": trials}
 
     def _flashmla(self) -> dict[str, Any]:
         if STATE.capability[0] not in (9, 10):
