@@ -134,14 +134,17 @@ def _forward(launch: Launch, shape: Shapes, tokens: int) -> Span:
     hidden = shape.hidden * BF16
     query = shape.heads * shape.head_dim * BF16
     output = shape.padded_heads * shape.head_dim * BF16
-    padded = output if shape.padded_heads > shape.heads and launch.facts["padded_query"] == "step" else 0
+    # Profiling pads the query too, where it does not return before that.
+    padded = output if shape.padded_heads > shape.heads and launch.facts["padded_query"] != "after" else 0
     latent = (shape.q_rank + shape.head_dim) * BF16 + 2 * 2 * shape.head_dim * FP32
     index = shape.index_heads * (shape.index_dim * 3 + 4)
     attention = 3 * streams + hidden + query + padded + output + latent + index
     # Gathered tokens meet their experts as bf16, quantised, and as results.
     routed = [ranks * shape.hidden * 5 for ranks in shape.gathered]
     experts = 2 * streams + 2 * hidden + routed[1] + 4 * shape.inner * BF16
-    low = max(streams + hidden + query + output, streams + (routed[0] if launch.parallel.data > 1 else 0))
+    low = streams + hidden + query + padded + output + latent
+    if launch.parallel.data > 1:
+        low = max(low, streams + routed[0])
     return Span(tokens * low, tokens * max(attention, experts) + logits_bytes(launch))
 
 

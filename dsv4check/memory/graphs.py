@@ -5,15 +5,19 @@ from __future__ import annotations
 from typing import Any, Final
 
 from dsv4check.memory.records import Cost, Span
-from dsv4check.memory.shapes import MIB, Launch, Shapes, gib
+from dsv4check.memory.shapes import KIB, MIB, Launch, Shapes, gib
 
 GRAPHS: Final = "CUDA graphs"
 ESTIMATE: Final = "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS"
 _BREAKABLE: Final = "VLLM_USE_BREAKABLE_CUDAGRAPH"
-_POOL: Final = Span(32 * MIB, 600 * MIB)
-"""The pool of the first capture."""
-_PER_LAYER: Final = (3 * MIB // 10, 13 * MIB // 10)
-"""A graph and layer at hidden size 4096: 0.54 MiB (V4-Flash, 0.25.0, SM120) to 1.2 MiB (V4.1-Flash on B300)."""
+_POOL: Final = (32 * MIB, 600 * MIB)
+"""The pool of the first capture: 0.5 - 0.6 GiB where only four small graphs are captured."""
+_TOKEN_LAYER: Final = (3.8 * KIB, 6.5 * KIB)
+"""What a graph of pieces keeps for each of its tokens and layers at hidden size 4096, all sizes of it added up:
+5.5 KiB (V4-Flash, 0.25.0: 6855 tokens, 1.58 GiB), 5.8 KiB (10503 tokens, 2.44 GiB), 5.7 KiB (V4.1-Flash, 35335
+tokens, 9.61 GiB), and about 4 KiB for the 15 GiB of V4-Pro on four B200."""
+_WHOLE: Final = (0, 8 * MIB)
+"""A whole graph of a decode batch: launch parameters, its tensors are in the pool."""
 _HIDDEN: Final = 4096
 _MODES: Final = {
     "FULL_AND_PIECEWISE": (True, True),
@@ -23,6 +27,7 @@ _MODES: Final = {
     "NONE": (False, False),
 }
 """cudagraph_mode -> graphs of pieces for mixed batches, whole graphs for decode."""
+_NO_OPTIMISATION: Final = ("0", "O0")
 _SM10: Final = 10
 _LARGEST: Final = 1 << 20
 
@@ -34,22 +39,22 @@ def captured(launch: Launch, shape: Shapes) -> Cost | None:
     if flags.get("enforce_eager") or not (pieces or whole):
         return None
     sizes = capture_sizes(launch)
-    if sizes is None:
-        count, most = 1, _default_sizes(launch.facts["capture_limit"]["sm10"])
-        graphs = (count, len(most) * (pieces + whole))
-    else:
-        decode = [size for size in sizes if launch.seqs is None or size <= launch.seqs * query_length(launch)]
-        exact = len(sizes) * pieces + len(decode) * whole
-        graphs = (exact, exact)
     layers = shape.layers + (launch.draft.layers if launch.drafting and launch.draft is not None else 0)
+    if sizes is None:
+        most = _default_sizes(launch.facts["capture_limit"]["sm10"])
+        decode, tokens, largest = (0, len(most)), (0, sum(most)), most[-1]
+        number = f"up to {len(most) * (pieces + whole)}"
+    else:
+        batches = [size for size in sizes if launch.seqs is None or size <= launch.seqs * query_length(launch)]
+        decode, tokens, largest = (len(batches), len(batches)), (sum(sizes), sum(sizes)), sizes[-1]
+        number = str(len(sizes) * pieces + len(batches) * whole)
     low, high = (
-        base + count * layers * each * shape.hidden // _HIDDEN
-        for base, count, each in zip((_POOL.low, _POOL.high), graphs, _PER_LAYER, strict=True)
+        pool + count * each * whole + int(total * layers * kept * pieces) * shape.hidden // _HIDDEN
+        for pool, count, each, total, kept in zip(_POOL, decode, _WHOLE, tokens, _TOKEN_LAYER, strict=True)
     )
     size = Span(low, high)
     counted = estimated(launch)
-    number = str(graphs[1]) if graphs[0] == graphs[1] else f"up to {graphs[1]}"
-    why = f"{number} graphs of {layers} layers take {gib(size)}; " + (
+    why = f"{number} graphs of {layers} layers, for batches of up to {largest} tokens, take {gib(size)}; " + (
         "an estimate is taken off before the KV cache is sized." if counted else _uncounted(launch)
     )
     runner = "gpu/cudagraph_utils.py" if launch.runner and launch.runner.name == "v2" else "gpu_model_runner.py"
@@ -80,7 +85,10 @@ def _off(setting: str | None) -> bool:
 
 def modes(launch: Launch) -> tuple[bool, bool]:
     """Graphs of pieces, whole graphs. Pieces of this model are breakable graphs, which a variable turns off."""
-    mode = launch.deployment.flags.section("compilation_config").get("cudagraph_mode")
+    flags = launch.deployment.flags
+    mode = flags.section("compilation_config").get("cudagraph_mode")
+    if mode is None and str(flags.get("optimization_level")) in _NO_OPTIMISATION:
+        mode = "NONE"
     pieces, whole = _MODES.get(str(mode or "FULL_AND_PIECEWISE").upper(), (True, True))
     return pieces and not _off(launch.deployment.env.get(_BREAKABLE)), whole
 

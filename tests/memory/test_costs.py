@@ -99,8 +99,9 @@ def test_dspark_has_two_lanes_from_the_release_that_has_them() -> None:
 
 def test_peak_by_hand() -> None:
     known = by_name({"vllm": "0.23.0", "args": ARGS}, max_num_seqs=8)[activations.PEAK]
-    low = 4 * 4096 * 2 + 4096 * 2 + 16 * 512 * 2 + 64 * 512 * 2
-    rest = 64 * 512 * 2 + (1024 + 512) * 2 + 4 * 512 * 4 + 64 * (128 * 3 + 4)
+    # Streams, a layer's input, the query, the query padded, the output; latents and compressor inputs.
+    low = 4 * 4096 * 2 + 4096 * 2 + 16 * 512 * 2 + 2 * 64 * 512 * 2 + (1024 + 512) * 2 + 4 * 512 * 4
+    rest = 64 * (128 * 3 + 4)
     assert known.size == Span(8192 * low, 8192 * (low + 2 * 4 * 4096 * 2 + rest) + 512 * MIB)
     assert known.budgeted
     # 0.20 and 0.21 pad the query after profiling has returned.
@@ -153,10 +154,18 @@ def test_graphs_are_in_the_budget_where_the_runner_estimates_them() -> None:
     assert not by_name(off)[graphs.GRAPHS].budgeted
 
 
+def test_graphs_by_hand() -> None:
+    args = f"{ARGS} --max-cudagraph-capture-size 16"
+    size = by_name({"vllm": "0.26.0", "args": args})[graphs.GRAPHS].size
+    # 1, 2, 4, 8, 16: 31 tokens in 43 layers, and five whole graphs.
+    assert size == Span(32 * MIB + int(31 * 43 * 3.8 * KIB), 640 * MIB + int(31 * 43 * 6.5 * KIB))
+
+
 def test_launches_without_graphs() -> None:
     assert graphs.GRAPHS not in by_name({"vllm": "0.33.0", "args": f"{ARGS} --enforce-eager"})
     none = ["-tp", "4", "--compilation-config", '{"cudagraph_mode":"NONE"}']
     assert graphs.GRAPHS not in by_name({"vllm": "0.33.0", "args": none})
+    assert graphs.GRAPHS not in by_name({"vllm": "0.33.0", "args": f"{ARGS} -O0"})
 
 
 def test_fewer_graphs_cost_less() -> None:
