@@ -37,6 +37,8 @@ class GpuSpec:
     capability: tuple[int, int] | None
     memory_mib: int | None
     """One GPU, MiB."""
+    torch_mib: int | None
+    """What torch reports as the total, MiB; None where no public log shows it."""
     trust: str
     """``measured``, ``nominal`` or ``derived``."""
     nvlink: str
@@ -58,6 +60,7 @@ def gpu_catalogue() -> tuple[GpuSpec, ...]:
             vendor=entry["vendor"],
             capability=_pair(entry["sm"]) if entry.get("sm") else None,
             memory_mib=entry.get("memory_mib"),
+            torch_mib=entry.get("torch_mib"),
             trust=entry["trust"],
             nvlink=entry["nvlink"],
             per_node=entry["per_node"],

@@ -17,6 +17,7 @@ SECTIONS: Final = (
     "env",
     "kernels",
     "kv_cache",
+    "memory",
     "moe",
     "parallel",
     "parameters",
