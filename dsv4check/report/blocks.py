@@ -8,6 +8,7 @@ from dsv4check.deployment import Deployment
 from dsv4check.engine.rule import Severity
 from dsv4check.problems import Origin
 from dsv4check.records import dataclass
+from dsv4check.report.bar import Bar
 from dsv4check.report.model import Finding, Fix, Report
 from dsv4check.resolution import Draft, KvCache, Resolution
 
@@ -38,7 +39,7 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
 
 
-Block = Heading | Paragraph | Table
+Block = Heading | Paragraph | Table | Bar
 
 
 def printable(block: Block) -> Block:
@@ -50,6 +51,9 @@ def printable(block: Block) -> Block:
             return Paragraph("\n".join(map(_escaped, text.split("\n"))), indent, style, verbatim)
         case Table(header, rows):
             return Table(tuple(map(_escaped, header)), tuple(tuple(map(_escaped, row)) for row in rows))
+        case Bar():
+            # Holds nothing that came from outside.
+            return block
 
 
 def _escaped(text: str) -> str:
@@ -67,6 +71,10 @@ def report_blocks(report: Report) -> Iterator[Block]:
     cache = report.resolution.kv_cache
     if cache is not None and cache.layers:
         yield _layer_table(cache)
+    if report.resolution.memory is not None:
+        from dsv4check.report.memory_text import summary_blocks
+
+        yield from summary_blocks(report.resolution.memory)
     if report.findings:
         yield Heading("Findings")
         for finding in report.findings:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 
+from dsv4check.report.bar import Bar, bar_lines
 from dsv4check.report.blocks import Block, Heading, Paragraph, Table, printable, report_blocks
 from dsv4check.report.model import Report
 
@@ -29,6 +30,8 @@ def render_blocks(blocks: Iterable[Block], width: int = 110) -> str:
                 lines += _wrap(text, indent, width)
             case Table(header, rows):
                 lines += _table(header, rows, width)
+            case Bar():
+                lines += ["".join(text for text, _style in line).rstrip() for line in bar_lines(block, width)]
     return "\n".join(lines) + "\n"
 
 
