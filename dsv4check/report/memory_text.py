@@ -115,13 +115,23 @@ def _holds(memory: Memory) -> Iterator[Block]:
         of = "" if memory.max_model_len is None else f" requests of {memory.max_model_len:,} tokens at once"
         rows.append(("Maximum concurrency", f"{ratio_range(memory.concurrency)}{of}"))
     if memory.log_tokens is not None:
-        text = f"{count_range(memory.log_tokens)} tokens, in vLLM's log: concurrency x max_model_len, not a capacity"
-        rows.append(("GPU KV cache size", f"{text} in tokens (shorter requests need more blocks a token)"))
+        text = f"{count_range(memory.log_tokens)} tokens, in vLLM's log: {_log_formula(memory)}"
+        rows.append(("GPU KV cache size", text))
     if memory.longest_context is not None:
         rows.append(("Longest context", _longest(memory)))
     if rows:
         yield Heading("What the KV cache holds")
         yield Table((), tuple(rows))
+
+
+def _log_formula(memory: Memory) -> str:
+    tokens, concurrency, context = memory.log_tokens, memory.concurrency, memory.max_model_len
+    why = "not a capacity in tokens (shorter requests need more blocks a token)"
+    if tokens is None or concurrency is None or context is None:
+        return why
+    # The first release had another formula. Both figures are rounded on the way.
+    product = concurrency[1] * context
+    return f"concurrency x max_model_len, {why}" if abs(tokens.high - product) <= 0.01 * product + context else why
 
 
 def _longest(memory: Memory) -> str:

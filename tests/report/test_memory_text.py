@@ -159,6 +159,11 @@ def test_what_vllm_logs_is_named_and_explained() -> None:
     assert "131,072 779 1.2 87.26x - 88.73x" in whole
 
 
+def test_a_release_with_another_formula_is_not_said_to_multiply() -> None:
+    whole = words(text(memory(log_tokens=Span(400_000, 410_000))))
+    assert "400,000 - 410,000 tokens, in vLLM's log: not a capacity in tokens" in whole
+
+
 def test_costs_say_when_they_count_why_and_from_where() -> None:
     lines = text(memory()).splitlines()
     start = lines.index("Costs beside weights and KV cache")
