@@ -37,6 +37,8 @@ class Table:
 
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    prose: bool = False
+    """The last column holds sentences: they are wrapped, and never aligned as figures."""
 
 
 Block = Heading | Paragraph | Table | Bar
@@ -49,8 +51,8 @@ def printable(block: Block) -> Block:
             return Heading(_escaped(text), style)
         case Paragraph(text, indent, style, verbatim):
             return Paragraph("\n".join(map(_escaped, text.split("\n"))), indent, style, verbatim)
-        case Table(header, rows):
-            return Table(tuple(map(_escaped, header)), tuple(tuple(map(_escaped, row)) for row in rows))
+        case Table(header, rows, prose):
+            return Table(tuple(map(_escaped, header)), tuple(tuple(map(_escaped, row)) for row in rows), prose)
         case Bar():
             # Holds nothing that came from outside.
             return block

@@ -27,8 +27,9 @@ def layout_blocks(cache: KvCache, indexer_dtype: str | None = None) -> Iterator[
     yield Heading("Pages of the KV cache")
     yield page_table(cache.layers)
     yield Paragraph(
-        "bytes/token: what a token of context takes in all layers of the kind; "
-        "fixed/request: a window's worth, however long the context.",
+        "layers: of the target, + the draft's; block: tokens a block covers; ratio: tokens a state stands for; "
+        "states: in a block; B/state, page, padded: bytes; B/token: bytes that a token of context takes in all layers "
+        "of the kind, fixed: a window's worth a request, however long its context.",
         style="dim",
     )
     rows = [layer for layer in cache.layers if layer.kind.startswith("main_") or layer.kind == "swa"]
@@ -42,26 +43,27 @@ def layout_blocks(cache: KvCache, indexer_dtype: str | None = None) -> Iterator[
 
 def page_table(layers: Sequence[LayerKind]) -> Table:
     """One line for each layer kind, with what a token of context costs in it."""
+    # Short names: it has to fit 80 columns.
     header = (
         "layer kind",
         "layers",
-        "tokens/block",
-        "tokens/state",
-        "states/block",
-        "bytes/state",
+        "block",
+        "ratio",
+        "states",
+        "B/state",
         "page",
         "padded",
-        "bytes/token",
+        "B/token",
     )
     return Table(header, tuple(_page_row(layer) for layer in layers))
 
 
 def _page_row(layer: LayerKind) -> tuple[str, ...]:
     grows = layer.kind.startswith("main_") or layer.kind == "indexer_k"
-    each = f"{layer.count * layer.padded_page_bytes / layer.block_size:,.1f}" if grows else "fixed/request"
+    each = f"{layer.count * layer.padded_page_bytes / layer.block_size:,.1f}" if grows else "fixed"
     return (
         layer.kind,
-        f"{layer.count}+{layer.draft_count} draft" if layer.draft_count else str(layer.count),
+        f"{layer.count}+{layer.draft_count}" if layer.draft_count else str(layer.count),
         str(layer.block_size),
         str(layer.tokens_per_state),
         str(layer.states_per_block),

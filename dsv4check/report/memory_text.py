@@ -159,15 +159,16 @@ def _costs(memory: Memory) -> Iterator[Block]:
     if not memory.costs:
         return
     yield Heading("Costs beside weights and KV cache")
-    names = max(len(cost.name) for cost in memory.costs)
-    sizes = [gib_range(cost.size) for cost in memory.costs]
-    figures = max(map(len, sizes))
-    # The first three columns are one label, so that the last, which is prose, is wrapped beside them.
-    rows = [(f"{'cost':<{names}}  {'GiB':>{figures}}  counted", "why (source)")]
-    for cost, size in zip(memory.costs, sizes, strict=True):
-        counted = "before" if cost.budgeted else "after"
-        rows.append((f"{cost.name:<{names}}  {size:>{figures}}  {counted}", f"{cost.why.rstrip('.')} ({cost.source})"))
-    yield Table((), tuple(rows))
+    rows = [
+        (
+            cost.name,
+            gib_range(cost.size),
+            "before" if cost.budgeted else "after",
+            f"{cost.why.rstrip('. ')} ({cost.source})",
+        )
+        for cost in memory.costs
+    ]
+    yield Table(("cost", "GiB", "counted", "why (source)"), tuple(rows), prose=True)
     yield Paragraph(
         "before: vLLM measures it before it sizes the KV cache, which becomes smaller by it; "
         "after: comes out of what --gpu-memory-utilization leaves.",

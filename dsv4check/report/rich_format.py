@@ -56,11 +56,14 @@ def print_blocks(blocks: Iterable[Block], console: Console) -> None:
             case Paragraph(text, indent, style, verbatim):
                 content = Text(text, style=_STYLES[style], no_wrap=verbatim, overflow="ignore" if verbatim else "fold")
                 console.print(Padding(content, (0, 0, 0, indent)), soft_wrap=verbatim)
-            case Table(header, rows):
+            case Table(header, rows, prose):
                 grid = RichTable(box=None, show_header=bool(header), padding=(0, 1), header_style="bold")
                 for index, name in enumerate(header or ("", "")):
-                    numeric = index > 0 and any(row[index][:1].isdigit() for row in rows)
-                    grid.add_column(name, justify="right" if header and numeric else "left")
+                    sentences = prose and index == len(header) - 1
+                    numeric = index > 0 and not sentences and any(row[index][:1].isdigit() for row in rows)
+                    grid.add_column(
+                        name, justify="right" if header and numeric else "left", no_wrap=prose and not sentences
+                    )
                 for row in rows:
                     grid.add_row(*(Text(cell) for cell in row))
                 console.print(Padding(grid, (0, 0, 0, 1)))

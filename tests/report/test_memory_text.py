@@ -235,16 +235,16 @@ def test_the_page_table_says_what_grows_with_the_context() -> None:
     whole = report(None)
     rows = {line.split()[0]: line.split()[1:] for line in layout(whole).splitlines()[2:9]}
     assert rows["main_c4"] == ["21", "256", "4", "64", "584", "37,376", "37,440", "3,071.2"]
-    assert rows["swa"][-1] == rows["state_c128"][-1] == "fixed/request"
+    assert rows["swa"][-1] == rows["state_c128"][-1] == "fixed"
     cache = whole.resolution.kv_cache
     assert isinstance(cache, KvCache)
-    growing = sum(float(row[-1].replace(",", "")) for row in rows.values() if row[-1] != "fixed/request")
+    growing = sum(float(row[-1].replace(",", "")) for row in rows.values() if row[-1] != "fixed")
     assert growing == pytest.approx(cache.bytes_per_token, abs=0.2)
 
 
 def test_draft_layers_stand_beside_the_targets() -> None:
     args = """-tp 8 --kv-cache-dtype fp8 --speculative-config '{"method": "mtp", "num_speculative_tokens": 1}'"""
-    assert "43+1 draft" in layout(report(None, args=args))
+    assert "swa 43+1 64 " in words(layout(report(None, args=args)))
 
 
 def test_groups_and_the_share_of_the_stride() -> None:
@@ -283,6 +283,17 @@ def test_colour_draws_the_same_letters(width: int) -> None:
     print_blocks(summary_blocks(memory()), plain)
     lines = plain.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert [line for line in lines if line.startswith("  [")] == [summary(memory(), width).splitlines()[1]]
+
+
+def test_nothing_is_cut_off_on_80_columns() -> None:
+    console = Console(file=io.StringIO(), color_system=None, width=80)
+    long = replace(memory().costs[0], why="8,192 tokens at once, " * 12)
+    record = memory(costs=(long, *memory().costs))
+    print_blocks(memory_report_blocks(build_memory_report(report(record))), console)
+    said = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "\u2026" not in said
+    assert max(map(len, said.splitlines())) <= 80
+    assert "  CUDA context and libraries  0.49 - 1.1  before   8,192 tokens" in said
 
 
 @pytest.mark.parametrize(
