@@ -7,10 +7,13 @@ settle is None in its field and an entry of :class:`NotEvaluated` says why.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dsv4check.problems import Problem
 from dsv4check.records import dataclass, field
+
+if TYPE_CHECKING:
+    from dsv4check.memory.records import Memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,3 +165,5 @@ class Resolution:
     not_evaluated: tuple[NotEvaluated, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Further named values for rule conditions (see docs/rules.md)."""
+    memory: Memory | None = None
+    """What a GPU's memory goes to and what the KV cache holds; None when it cannot be told."""

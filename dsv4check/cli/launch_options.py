@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 import typer
 
 from dsv4check.cli.output import FailOn, Format
 from dsv4check.errors import InputError
+from dsv4check.records import dataclass
+
+if TYPE_CHECKING:
+    from dsv4check.request import Request
 
 CommandWords = Annotated[
     list[str] | None,
@@ -62,6 +69,76 @@ Online = Annotated[
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class LaunchOptions:
+    """The launch and what is said about the machine and the software around it, as typed."""
+
+    command: CommandWords = None
+    gpu: Gpu = None
+    gpus: Gpus = None
+    nodes: Nodes = None
+    gpu_memory_gib: GpuMemory = None
+    vllm: Vllm = None
+    model_config: ModelConfig = None
+    checkpoint: CheckpointPath = None
+    package: Packages = None
+    env: Env = None
+    online: Online = False
+
+    def request(self, program: str) -> Request:
+        """The launch that is asked about. Raises InputError without a command, or when it cannot be used."""
+        text, source = command_text(self.command, program)
+        return self.request_of(text, source)
+
+    def request_of(self, text: str | list[str], source: str) -> Request:
+        """The same with the command's text in hand; ``source`` is what it is called in messages."""
+        from dsv4check.api import read_request
+
+        return read_request(
+            text,
+            source=source,
+            gpu=self.gpu,
+            gpus=self.gpus,
+            nodes=self.nodes,
+            gpu_memory_gib=self.gpu_memory_gib,
+            vllm=self.vllm,
+            model_config=self.model_config,
+            checkpoint=self.checkpoint,
+            env=assignments(self.env or []),
+            packages=self.package or (),
+            online=self.online,
+        )
+
+
+def takes_launch(function: Callable[..., None]) -> Callable[..., None]:
+    """Make a command of a function whose first parameter is the launch: its options come before the function's own.
+
+    typer reads options off a signature and cannot take a group of them as one parameter.
+    """
+    own = list(inspect.signature(function).parameters.values())[1:]
+    hints = get_type_hints(function, include_extras=True)
+    launch = _launch_parameters()
+    parameters = [*launch, *(item.replace(annotation=hints[item.name]) for item in own)]
+
+    @functools.wraps(function)
+    def command(**values: Any) -> None:
+        options = LaunchOptions(**{item.name: values.pop(item.name) for item in launch})
+        function(options, **values)
+
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {item.name: item.annotation for item in parameters}
+    return command
+
+
+@functools.cache
+def _launch_parameters() -> tuple[inspect.Parameter, ...]:
+    hints = get_type_hints(LaunchOptions, include_extras=True)
+    return tuple(
+        inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=item.default, annotation=hints[name])
+        for name, item in LaunchOptions.__dataclass_fields__.items()
+    )
+
+
 def command_text(command: list[str] | None, program: str) -> tuple[str | list[str], str]:
     """The launch (words, or text to split) and what it is called in messages. Raises InputError without one."""
     words = list(command or ())
@@ -88,7 +165,7 @@ def refuse_late_options(command: list[str] | None, program: str) -> None:
 
 _OWN_OPTIONS: Final = frozenset(
     {"--vllm", "--gpus", "--gpu", "--nodes", "--checkpoint", "--draft", "--names", "--model-config", "--online"}
-    | {"--fail-on", "--package", "--env", "--format"}
+    | {"--fail-on", "--package", "--env", "--format", "--gpu-memory-gib", "--rules", "--strict"}
 )
 """None of them is a flag of ``vllm serve``."""
 

@@ -4,29 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dsv4check.cli.exit_codes import FINDINGS, INTERNAL, OK, UNUSABLE
-from dsv4check.cli.launch_options import (
-    CheckpointPath,
-    CommandWords,
-    Env,
-    Gpu,
-    GpuMemory,
-    Gpus,
-    ModelConfig,
-    Nodes,
-    Online,
-    Output,
-    Packages,
-    Rules,
-    Threshold,
-    Vllm,
-    assignments,
-    command_text,
-)
+from dsv4check.cli.launch_options import LaunchOptions, Output, Rules, Threshold, takes_launch
 from dsv4check.cli.output import FailOn, Format, print_blocks, reaches
 from dsv4check.errors import InputError
 
@@ -37,21 +21,12 @@ if TYPE_CHECKING:
     from dsv4check.request import Request
 
 
+@takes_launch
 def rehearse(
-    command: CommandWords = None,
-    gpu: Gpu = None,
-    gpus: Gpus = None,
-    nodes: Nodes = None,
-    gpu_memory_gib: GpuMemory = None,
-    vllm: Vllm = None,
-    model_config: ModelConfig = None,
-    checkpoint: CheckpointPath = None,
-    package: Packages = None,
-    env: Env = None,
+    launch: LaunchOptions,
     rules: Rules = None,
     output: Output = Format.TEXT,
     fail_on: Threshold = FailOn.ERROR,
-    online: Online = False,
     python: Annotated[
         str | None,
         typer.Option(metavar="PATH", help="Interpreter or virtual environment with vLLM [default: this one]."),
@@ -82,38 +57,24 @@ def rehearse(
 
     if provision and (python or vllm_path):
         raise InputError("--provision builds an environment of its own; leave out --python and --vllm-path")
-    if offline and online:
+    if offline and launch.online:
         raise InputError("--offline and --online exclude each other")
-    if batch is not None and command:
+    if batch is not None and launch.command:
         raise InputError("--batch takes its launches from the file; remove the command after it")
     request = None
     if batch is None:
-        text, source = command_text(command, "rehearse")
-        from dsv4check.api import read_request
-
-        request = read_request(
-            text,
-            source=source,
-            gpu=gpu,
-            gpus=gpus,
-            nodes=nodes,
-            gpu_memory_gib=gpu_memory_gib,
-            vllm=vllm,
-            model_config=model_config,
-            checkpoint=None if checkpoint == NO_CHECKPOINT else checkpoint,
-            env=assignments(env or []),
-            packages=package or (),
-            online=online,
-        )
+        # The rehearsal leaves the stage out; for the rules there is no such checkpoint.
+        stated = None if launch.checkpoint == NO_CHECKPOINT else launch.checkpoint
+        request = replace(launch, checkpoint=stated).request("rehearse")
     loaded = load_rules(rules)
     try:
-        version = (request.vllm if request is not None else resolve_vllm(vllm)).version
+        version = (request.vllm if request is not None else resolve_vllm(launch.vllm)).version
         environment = choose_environment(version, python, vllm_path, provision=provision, yes=yes, offline=offline)
         with RehearsalSession(environment) as session:
             if request is None:
                 assert batch is not None
-                raise typer.Exit(_run_batch(batch, session, loaded, timeout, fail_on, online, checkpoint))
-            item = rehearse_request(request, session, loaded, timeout, checkpoint)
+                raise typer.Exit(_run_batch(batch, session, loaded, timeout, fail_on, launch.online, launch.checkpoint))
+            item = rehearse_request(request, session, loaded, timeout, launch.checkpoint)
     except RehearsalUnavailable as unavailable:
         _print_unavailable(str(unavailable), output)
         raise typer.Exit(INTERNAL) from None

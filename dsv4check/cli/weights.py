@@ -13,23 +13,13 @@ import typer
 
 from dsv4check.cli.exit_codes import FINDINGS, OK
 from dsv4check.cli.launch_options import (
-    CheckpointPath,
-    CommandWords,
-    Env,
-    Gpu,
-    GpuMemory,
-    Gpus,
-    ModelConfig,
-    Nodes,
-    Online,
+    LaunchOptions,
     Output,
-    Packages,
     Rules,
     Threshold,
-    Vllm,
-    assignments,
     command_text,
     refuse_late_options,
+    takes_launch,
 )
 from dsv4check.cli.output import FailOn, Format, print_blocks, reaches
 from dsv4check.errors import InputError
@@ -50,21 +40,13 @@ class DraftOption(StrEnum):
     NONE = "none"
 
 
+@takes_launch
 def weights(
-    command: CommandWords = None,
-    gpu: Gpu = None,
-    gpus: Gpus = None,
-    nodes: Nodes = None,
-    gpu_memory_gib: GpuMemory = None,
-    vllm: Vllm = None,
-    model_config: ModelConfig = None,
-    checkpoint: CheckpointPath = None,
+    launch: LaunchOptions,
     draft: Annotated[
         DraftOption,
         typer.Option(help="The draft to load: auto is the launch's own, else the one in the checkpoint."),
     ] = DraftOption.AUTO,
-    package: Packages = None,
-    env: Env = None,
     rules: Rules = None,
     output: Output = Format.TEXT,
     names: Annotated[
@@ -76,12 +58,11 @@ def weights(
         ),
     ] = None,
     fail_on: Threshold = FailOn.ERROR,
-    online: Online = False,
 ) -> None:
     """Say what is in a checkpoint, where each tensor goes, what stays empty, and what each GPU holds."""
-    refuse_late_options(command, "weights")
-    text, source = command_text(command, "weights")
-    from dsv4check.api import check_request, read_request
+    refuse_late_options(launch.command, "weights")
+    text, source = command_text(launch.command, "weights")
+    from dsv4check.api import check_request
     from dsv4check.engine.rule import load_rules
     from dsv4check.inputs.shell_words import quote
     from dsv4check.releases.facts import load_facts
@@ -90,21 +71,8 @@ def weights(
     if isinstance(text, str) and source == "command line" and _on_disk(text):
         # A path alone is the model, also with blanks in it.
         text = quote(text)
-    request = read_request(
-        text,
-        source=source,
-        gpu=gpu,
-        gpus=gpus,
-        nodes=nodes,
-        gpu_memory_gib=gpu_memory_gib,
-        vllm=vllm,
-        model_config=model_config,
-        checkpoint=checkpoint,
-        env=assignments(env or []),
-        packages=package or (),
-        online=online,
-    )
-    request, located = find_checkpoint(request, own_config=model_config is None)
+    request = launch.request_of(text, source)
+    request, located = find_checkpoint(request, own_config=launch.model_config is None)
     loaded = load_rules(rules)
     report = check_request(request, loaded)
     facts = load_facts(report.resolution.release)

@@ -8,6 +8,7 @@ from dsv4check.deployment import Deployment
 from dsv4check.engine.rule import Severity
 from dsv4check.problems import Origin
 from dsv4check.records import dataclass
+from dsv4check.report.bar import Bar
 from dsv4check.report.model import Finding, Fix, Report
 from dsv4check.resolution import Draft, KvCache, Resolution
 
@@ -36,9 +37,11 @@ class Table:
 
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    prose: bool = False
+    """The last column holds sentences: they are wrapped, and never aligned as figures."""
 
 
-Block = Heading | Paragraph | Table
+Block = Heading | Paragraph | Table | Bar
 
 
 def printable(block: Block) -> Block:
@@ -48,8 +51,11 @@ def printable(block: Block) -> Block:
             return Heading(_escaped(text), style)
         case Paragraph(text, indent, style, verbatim):
             return Paragraph("\n".join(map(_escaped, text.split("\n"))), indent, style, verbatim)
-        case Table(header, rows):
-            return Table(tuple(map(_escaped, header)), tuple(tuple(map(_escaped, row)) for row in rows))
+        case Table(header, rows, prose):
+            return Table(tuple(map(_escaped, header)), tuple(tuple(map(_escaped, row)) for row in rows), prose)
+        case Bar():
+            # Holds nothing that came from outside.
+            return block
 
 
 def _escaped(text: str) -> str:
@@ -67,6 +73,10 @@ def report_blocks(report: Report) -> Iterator[Block]:
     cache = report.resolution.kv_cache
     if cache is not None and cache.layers:
         yield _layer_table(cache)
+    if report.resolution.memory is not None:
+        from dsv4check.report.memory_text import summary_blocks
+
+        yield from summary_blocks(report.resolution.memory)
     if report.findings:
         yield Heading("Findings")
         for finding in report.findings:

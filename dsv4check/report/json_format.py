@@ -12,7 +12,7 @@ from dsv4check.inputs.command import format_command
 from dsv4check.problems import Origin
 from dsv4check.report.masking import masked_command, masked_env
 from dsv4check.report.model import SCHEMA_VERSION, Edit, Finding, Fix, Report
-from dsv4check.resolution import Resolution
+from dsv4check.resolution import KvCache, NotEvaluated, Resolution
 
 
 def render(report: Report) -> str:
@@ -28,7 +28,7 @@ def report_to_dict(report: Report) -> dict[str, Any]:
         "deployment": deployment_to_dict(report.deployment),
         "resolution": _resolution(report.resolution),
         "findings": [finding_to_dict(item) for item in report.findings],
-        "not_evaluated": [{"what": item.what, "why": item.why, "how": item.how} for item in report.not_evaluated],
+        "not_evaluated": [open_question_to_dict(item) for item in report.not_evaluated],
         "evidence": _evidence(report),
         "notes": list(report.notes),
     }
@@ -72,7 +72,7 @@ def deployment_to_dict(deployment: Deployment) -> dict[str, Any]:
 def _resolution(resolution: Resolution) -> dict[str, Any]:
     cache, attention, draft = resolution.kv_cache, resolution.attention, resolution.draft
     data: dict[str, Any] = {"release": resolution.release}
-    data["kv_cache"] = None if cache is None else _record(cache)
+    data["kv_cache"] = None if cache is None else kv_cache_to_dict(cache)
     if attention is None:
         data["attention"] = None
     else:
@@ -85,7 +85,17 @@ def _resolution(resolution: Resolution) -> dict[str, Any]:
     data["moe"] = None if resolution.moe is None else _record(resolution.moe)
     data["parallel"] = None if resolution.parallel is None else _record(resolution.parallel)
     data["facts"] = {name: _plain(value) for name, value in resolution.facts.items()}
+    data["memory"] = None
+    if resolution.memory is not None:
+        from dsv4check.report.memory_json import memory_to_dict
+
+        data["memory"] = memory_to_dict(resolution.memory)
     return data
+
+
+def kv_cache_to_dict(cache: KvCache) -> dict[str, Any]:
+    """KV-cache dtype, layout and pages."""
+    return _record(cache)
 
 
 def finding_to_dict(finding: Finding) -> dict[str, Any]:
@@ -104,6 +114,11 @@ def finding_to_dict(finding: Finding) -> dict[str, Any]:
         "fixed_in": finding.fixed_in,
         "references": list(finding.references),
     }
+
+
+def open_question_to_dict(item: NotEvaluated) -> dict[str, Any]:
+    """An answer that was not given."""
+    return {"what": item.what, "why": item.why, "how": item.how}
 
 
 def _fix(fix: Fix) -> dict[str, Any]:

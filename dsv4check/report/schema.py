@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from dsv4check.report.memory_schema import MemoryRecord
+from dsv4check.report.schema_base import Record
 
 StageName = Literal[
     "argparse",
@@ -20,13 +23,6 @@ StageName = Literal[
     "runtime",
     "accuracy",
 ]
-
-
-class Record(BaseModel):
-    """What all records have in common."""
-
-    # Additions keep the schema version, so readers must tolerate keys they do not know.
-    model_config = ConfigDict(extra="allow")
 
 
 class LocationRecord(Record):
@@ -163,6 +159,8 @@ class ResolutionRecord(Record):
     moe: MoeRecord | None
     parallel: ParallelRecord | None
     facts: dict[str, Any]
+    # Reports of before it was there are still valid.
+    memory: MemoryRecord | None = Field(default=None, description="One GPU of the fullest pipeline stage")
 
 
 class OpenQuestionRecord(Record):

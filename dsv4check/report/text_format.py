@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from dsv4check.report.bar import Bar, bar_lines
 from dsv4check.report.blocks import Block, Heading, Paragraph, Table, printable, report_blocks
 from dsv4check.report.model import Report
 
@@ -27,8 +28,15 @@ def render_blocks(blocks: Iterable[Block], width: int = 110) -> str:
                 lines += [" " * indent + line for line in text.splitlines()]
             case Paragraph(text, indent):
                 lines += _wrap(text, indent, width)
+            case Table(header, rows, True) if header:
+                *columns, prose = zip(header, *rows, strict=True)
+                # All columns but the last make one label, beside which the last is wrapped.
+                labels = [line[2:] for line in _columns(list(zip(*columns, strict=True)))]
+                lines += _table((), tuple(zip(labels, prose, strict=True)), width)
             case Table(header, rows):
                 lines += _table(header, rows, width)
+            case Bar():
+                lines += ["".join(text for text, _style in line).rstrip() for line in bar_lines(block, width)]
     return "\n".join(lines) + "\n"
 
 
@@ -56,7 +64,12 @@ def _table(header: tuple[str, ...], rows: tuple[tuple[str, ...], ...], width: in
             lines.append(f"  {name:<{label}}  {first.strip()}")
             lines += rest
         return lines
-    table = [header, *rows]
+    return _columns([header, *rows])
+
+
+def _columns(table: Sequence[tuple[str, ...]]) -> list[str]:
+    """The header and its rows in columns, figures to the right."""
+    header, *rows = table
     widths = [max(len(row[column]) for row in table) for column in range(len(header))]
     left = [column == 0 or not any(row[column][:1].isdigit() for row in rows) for column in range(len(header))]
     return [

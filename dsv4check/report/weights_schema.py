@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from dsv4check.report.schema import FindingRecord, Record
+from dsv4check.report.schema import FindingRecord
+from dsv4check.report.schema_base import Record
 
 
 class DefectRecord(Record):
