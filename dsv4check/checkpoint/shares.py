@@ -17,12 +17,13 @@ from dsv4check.checkpoint.parts import Part
 from dsv4check.checkpoint.tensors import Tensor
 from dsv4check.records import dataclass
 from dsv4check.resolution import Parallelism
-from dsv4check.resolve.placement import AS_STORED, Placement
+from dsv4check.resolve.placement import AS_STORED, Placement, Tower
 
 _LAYER: Final = re.compile(r"\blayers\.(\d+)\.(.+)$")
 _VISION: Final = re.compile(r"^(vision\.blocks\.)\d+\.(.+)$")
 _MTP_BLOCK: Final = "mtp_block."
 """What MTP's modules have before the names of a decoder layer's."""
+_TOWER: Final = ("vision.", "aligner.", "image_")
 _LAST_STAGE: Final = ("lm_head.", "norm.")
 
 
@@ -63,9 +64,11 @@ def target_shares(
         if match is not None and not parameter.startswith("vision."):
             number = int(match[1])
             return (stage_of[number] if number < len(stage_of) else last,)
+        if parameter.startswith(_TOWER):
+            return range({Tower.EVERY: last + 1, Tower.FIRST: 1, Tower.NONE: 0}[placement.tower])
         inner = parameter.removeprefix("language_model.").removeprefix("model.")
         if inner.startswith("embed_tokens."):
-            return (0,)
+            return (0, last) if placement.embedding_twice else (0,)
         return (last,) if inner.startswith(_LAST_STAGE) else range(last + 1)
 
     return _shares(found, tensors, part, parallel, len(layers), stages, placement)

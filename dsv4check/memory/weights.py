@@ -27,7 +27,7 @@ from dsv4check.resolve.expert_format import (
     weight_block,
 )
 from dsv4check.resolve.parallelism import pipeline_layers
-from dsv4check.resolve.placement import Placement, placement_of
+from dsv4check.resolve.placement import Placement, Tower, placement_of
 
 _F32: Final = 4
 _METHODS: Final = ("mtp", "dspark")
@@ -124,7 +124,9 @@ class _Question:
         """Weights, or None."""
         deployment = self._deployment
         layers = pipeline_layers(deployment, self._parallel)
-        placement = placement_of(deployment, self._facts, self._parallel, mega_moe=self._mega_moe, kernel=self._kernel)
+        placement = placement_of(
+            deployment, self._facts, self._parallel, self._draft, mega_moe=self._mega_moe, kernel=self._kernel
+        )
         if (
             layers is None
             or placement is None
@@ -184,14 +186,22 @@ class _Question:
             number += count
         outer = "language_model." if name != "target" else ""
         sums[0].add([("model.embed_tokens", shapes.vocabulary())], outer)
+        # What several stages have counts once in the checkpoint.
+        copies = 0
+        if placement.embedding_twice:
+            sums[-1].add([("model.embed_tokens", shapes.vocabulary())], outer)
+            copies += shapes.vocabulary()
         stream_head = 0 if name == "target_v41" else shapes.stream_head()
         sums[-1].add([("lm_head", shapes.vocabulary()), ("model.norm", shapes.norm())], outer)
-        everywhere = [("model", stream_head)]
-        if seeing:
-            everywhere += shapes.vision(vision_sizes(model), _VISION_SEPARATORS[model.family])
         for stage in sums:
-            stage.add(everywhere)
-        copies = (len(sums) - 1) * sum(size for _module, size in everywhere)
+            stage.whole += stream_head
+        copies += (len(sums) - 1) * stream_head
+        if seeing:
+            tower = list(shapes.vision(vision_sizes(model), _VISION_SEPARATORS[model.family]))
+            towers = {Tower.EVERY: len(sums), Tower.FIRST: 1, Tower.NONE: 0}[placement.tower]
+            for stage in sums[:towers]:
+                stage.add(tower)
+            copies += (towers - 1) * sum(size for _module, size in tower)
         return "config", sum(stage.total for stage in sums) - copies, tuple(stage.held() for stage in sums)
 
     def _draft_weights(self, placement: Placement) -> tuple[int | None, int]:

@@ -1,12 +1,13 @@
 """Where a launch places weights in another way than their parameters' classes say.
 
-Tensor parallelism cuts what the facts list under ``cut`` and expert parallelism deals out whole experts. Beside that
-some launches keep shared experts whole, hold more of the routed experts than the checkpoint has, or keep tables in host
-memory.
+Tensor parallelism cuts what the facts list under ``cut``, expert parallelism deals out whole experts and pipeline
+parallelism layers. Beside that some launches keep shared experts whole, hold more of the routed experts than the
+checkpoint has, keep tables in host memory, or build a part of the model on other stages.
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
@@ -14,7 +15,7 @@ from typing import Final
 from dsv4check.deployment import Deployment
 from dsv4check.records import dataclass
 from dsv4check.releases.facts import ReleaseFacts
-from dsv4check.resolution import Parallelism
+from dsv4check.resolution import Draft, Parallelism
 
 ENGRAM_TABLE: Final = "engram.embed_tokens"
 """V4.1's n-gram tables, as the facts name the module."""
@@ -23,6 +24,10 @@ _SEQUENCE_PARALLEL_SINCE: Final = (0, 27)
 """First release whose ``DeepseekV4MoE`` is told of sequence parallelism (``models/deepseek_v4/nvidia/model.py``)."""
 _SMALL_TRTLLM_TILES_SINCE: Final = (0, 27)
 """First release that pads expert slices for TRT-LLM's kernels to 128 columns; before it was 256."""
+_TOWER_FIRST_SINCE: Final = (0, 33)
+_EMBEDDING_TWICE_SINCE: Final = (0, 30)
+"""First release with ``spec_decode_needs_target_embed`` (``models/utils.py``), and with pipelines and drafts at all."""
+_NEED_EMBEDDING: Final = ("eagle", "eagle3", "dflash", "dspark")
 _ENGRAM_VARIABLE: Final = "VLLM_PLE_CPU_OFFLOAD"
 _TILES: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
     {
@@ -46,6 +51,14 @@ _TILES: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
 Source: ``mxfp4_round_up_hidden_size_and_intermediate_size`` in ``fused_moe/oracle/mxfp4.py``."""
 
 
+class Tower(enum.Enum):
+    """Pipeline stages that have the vision tower."""
+
+    EVERY = "every"
+    FIRST = "first"
+    NONE = "none"
+
+
 @dataclass(frozen=True, slots=True)
 class Placement:
     """What differs from the plain rule."""
@@ -54,6 +67,10 @@ class Placement:
     """Modules, as the facts name them under ``cut``, that every rank holds in full all the same."""
     elsewhere: frozenset[str] = frozenset()
     """Modules that take no GPU memory."""
+    tower: Tower = Tower.EVERY
+    """Pipeline stages that have the vision tower."""
+    embedding_twice: bool = False
+    """The last of several pipeline stages has the embedding, too, for the draft."""
     redundant: int = 0
     """Further copies of routed experts in each layer (EPLB)."""
     padding: tuple[int, int] = (1, 1)
@@ -76,7 +93,13 @@ def expert_ranks(parallel: Parallelism) -> int:
 
 
 def placement_of(
-    deployment: Deployment, facts: ReleaseFacts, parallel: Parallelism, *, mega_moe: bool, kernel: str | None
+    deployment: Deployment,
+    facts: ReleaseFacts,
+    parallel: Parallelism,
+    draft: Draft,
+    *,
+    mega_moe: bool,
+    kernel: str | None,
 ) -> Placement | None:
     """The placement of a launch's target and draft on NVIDIA GPUs.
 
@@ -101,9 +124,29 @@ def placement_of(
     return Placement(
         whole=_SHARED if sequence_parallel else frozenset(),
         elsewhere=elsewhere,
-        redundant=_redundant(deployment),
+        tower=_tower(deployment, release),
+        embedding_twice=(
+            release >= _EMBEDDING_TWICE_SINCE
+            and parallel.pipeline > 1
+            and deployment.model.family == "deepseek_v4"
+            and draft.method in _NEED_EMBEDDING
+        ),
+        redundant=_redundant(deployment, facts),
         padding=_padding(deployment, parallel, kernel, release),
     )
+
+
+def _tower(deployment: Deployment, release: tuple[int, ...]) -> Tower:
+    """Where the vision tower is built, if there is one.
+
+    Source: ``_mark_tower_model`` in ``models/interfaces.py``. 0.33 leaves it out of later stages with the V2 runner,
+    the default; with the V1 runner, which is not looked at here, every stage has it.
+    """
+    limit = deployment.flags.section("limit_mm_per_prompt").get("image")
+    count = limit.get("count") if isinstance(limit, Mapping) else limit
+    if deployment.flags.get("language_model_only") is True or (count == 0 and count is not False):
+        return Tower.NONE
+    return Tower.FIRST if release >= _TOWER_FIRST_SINCE else Tower.EVERY
 
 
 def engram_in_host_memory(deployment: Deployment) -> bool:
@@ -117,8 +160,9 @@ def engram_in_host_memory(deployment: Deployment) -> bool:
     return deployment.vllm.release != "0.30.0" or deployment.env.get(_ENGRAM_VARIABLE, "1") != "0"
 
 
-def _redundant(deployment: Deployment) -> int:
-    if deployment.flags.get("enable_eplb") is not True:
+def _redundant(deployment: Deployment, facts: ReleaseFacts) -> int:
+    # Without the protocol of load-balanced experts the model does not ask for the number.
+    if deployment.flags.get("enable_eplb") is not True or not facts.section("parallel").get("eplb_protocol"):
         return 0
     number = deployment.flags.section("eplb_config").get("num_redundant_experts", 0)
     return number if isinstance(number, int) and number > 0 else 0
