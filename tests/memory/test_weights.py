@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,8 @@ from dsv4check.checkpoint.published import published_tensors
 from dsv4check.checkpoint.synthetic import make_checkpoint
 from dsv4check.checkpoint.tensors import Checkpoint
 from dsv4check.deployment import Deployment
-from dsv4check.inputs.checkpoint import published_models
+from dsv4check.errors import InputError
+from dsv4check.inputs.checkpoint import bundled_config, published_models
 from dsv4check.memory.records import StageWeights, Weights
 from dsv4check.memory.weights import weights_of
 from dsv4check.memory.weights_checkpoint import draft_weights, target_weights
@@ -268,6 +271,22 @@ CHANGES: Sequence[Mapping[str, Any]] = (
 def test_what_the_config_does_not_tell_is_not_guessed(changes: Mapping[str, Any]) -> None:
     # 0.33's config class fills what is missing, earlier ones do not.
     assert Launch(f"{FLASH} -tp 8 {MTP}", "0.28.0", config_overrides=dict(changes)).weights() is None
+
+
+@pytest.mark.parametrize("model", [FLASH, "deepseek-ai/DeepSeek-V4-Flash-Vision-Exp", V41])
+@pytest.mark.parametrize("release", ["0.30.0", "0.33.0"])
+def test_any_key_may_be_missing(model: str, release: str) -> None:
+    config = bundled_config(model)
+    sections = [(), *((name,) for name in ("text_config", "vision_config", "quantization_config") if name in config)]
+    answers = Counter[bool]()
+    for section in sections:
+        for key in config[section[0]] if section else config:
+            changes = {section[0]: {key: None}} if section else {key: None}
+            with suppress(InputError):
+                launch = Launch(f"{model} -tp 8 {method_of(model)}", release, config_overrides=changes)
+                answers[launch.weights() is None] += 1
+    assert answers[True] > 1
+    assert answers[False] > 20
 
 
 def test_other_quantisation_is_not_known() -> None:
