@@ -1,210 +1,230 @@
-"""The tensors of a DeepSeek-V4 checkpoint that config.json implies: bytes by module of vLLM's model.
-
-Shapes, dtypes and names are those of the published checkpoints (``rules/models/*/*/tensors.tsv``): matrices in FP8 with
-a scale for each block, norms and what compresses keys in bfloat16, hyper-connections and routing biases in float32.
-Without a ``quantization_config`` all matrices are bfloat16. All sizes are bytes of whole tensors, not of one GPU.
-"""
+"""What each GPU holds, from config.json alone: the tensors that it implies, on the stages and ranks that have them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from dsv4check.checkpoint.parameters import (
-    COMPRESSED,
-    HASHED,
-    INDEX_SOURCE,
-    INDEXED,
-    KV_SOURCE,
-    UNQUANTISED,
-)
-from dsv4check.deployment import Model
+from dsv4check.checkpoint.parameters import ALL, ENGRAM, SCORED, UNQUANTISED, layer_features
+from dsv4check.deployment import Deployment, Model
+from dsv4check.memory.records import StageWeights
+from dsv4check.memory.weights_shapes import EXPERTS, Shapes, UnknownSizeError, vision_sizes
 from dsv4check.records import dataclass
+from dsv4check.releases.facts import ReleaseFacts
+from dsv4check.resolution import Draft, Parallelism
+from dsv4check.resolve.expert_format import expert_format, ignores_experts, quantization, weight_block
+from dsv4check.resolve.placement import Placement, Tower
 
-EXPERTS: Final = "ffn.experts"
-"""Stands for the routed experts, which are no module that tensor parallelism cuts."""
-_BF16: Final = 2
 _F32: Final = 4
-_I64: Final = 8
-_MX_GROUP: Final = 32
-"""Values that share a scale of one byte in MXFP4 and in the rows of n-gram tables."""
-_NVFP4_GROUP: Final = 16
-_COLOURS: Final = 3
-
-Parts = Iterator[tuple[str, int]]
-"""Modules, named as in the facts' ``cut``, with their bytes; a module may come more than once."""
+_MTP_BLOCK: Final = "mtp_block."
+"""What MTP's modules have before the names of a decoder layer's."""
+_CONFIDENCE: Final = "model.confidence_head.proj.weight"
+_CONTEXT_COPY: Final = "model.context_wkv_proj.weight"
+_VISION_SEPARATORS: Final[Mapping[str, int]] = {"deepseek_v4": 4, "deepseek_v41": 3}
+"""Embeddings around an image: start, end, new line, and in V4 padding."""
 
 
-class UnknownSizeError(Exception):
-    """The config lacks a number that a tensor's shape needs."""
+def target_weights(
+    deployment: Deployment,
+    facts: ReleaseFacts,
+    parallel: Parallelism,
+    layers: Sequence[int],
+    placement: Placement,
+    *,
+    mega_moe: bool,
+) -> tuple[int, tuple[StageWeights, ...]] | None:
+    """Bytes of the target's tensors, and what a GPU of each stage holds of them; ``layers``: how many each stage has.
+
+    None where the facts do not know the model or its quantisation, or config.json lacks a number.
+    """
+    try:
+        return _target(deployment, facts, parallel, layers, placement, mega_moe)
+    except UnknownSizeError:
+        return None
 
 
-@dataclass(frozen=True, slots=True)
-class Shapes:
-    """Sizes of one model's tensors."""
+def draft_weights(
+    draft: Draft,
+    model: Model,
+    deployment: Deployment,
+    facts: ReleaseFacts,
+    parallel: Parallelism,
+    placement: Placement,
+    *,
+    mega_moe: bool,
+) -> tuple[int, int] | None:
+    """Bytes of the tensors of an MTP or DSpark draft, and what a GPU of the last stage holds of them.
 
-    model: Model
-    experts: str
-    """Format of the routed experts: ``mxfp4``, ``fp8``, ``nvfp4`` or ``unquantised``."""
-    block: tuple[int, int] | None
-    """Rows and columns that share a scale in FP8 matrices; None for matrices in bfloat16."""
-    scale: int
-    """Bytes of one such scale."""
-
-    def number(self, key: str) -> int:
-        """A positive number of the config. Raises UnknownSizeError where there is none."""
-        value = self.model.integer(key)
-        if value is None or value <= 0:
-            raise UnknownSizeError(key)
-        return value
-
-    def matrix(self, rows: int, columns: int) -> int:
-        """Bytes of a linear layer, scales included."""
-        if self.block is None:
-            return rows * columns * _BF16
-        return rows * columns + -(-rows // self.block[0]) * -(-columns // self.block[1]) * self.scale
-
-    def expert_matrix(self, rows: int, columns: int) -> int:
-        """Bytes of one of the three matrices of a routed expert, scales included."""
-        if self.experts == "mxfp4":
-            return rows * columns // 2 + rows * -(-columns // _MX_GROUP)
-        if self.experts == "nvfp4":
-            # Beside the scales of the groups, one of the matrix and one of its input.
-            return rows * columns // 2 + rows * -(-columns // _NVFP4_GROUP) + 2 * _F32
-        if self.experts == UNQUANTISED:
-            return rows * columns * _BF16
-        return self.matrix(rows, columns)
-
-    def layer(self, features: frozenset[str], *, experts: int, ratio: int = 0, image_bias: bool = False) -> Parts:
-        """A decoder layer. ``experts``: routed ones; ``ratio``: of its compressor; ``image_bias``: routes images."""
-        hidden, heads, head = self.number("hidden_size"), self.number("num_attention_heads"), self.number("head_dim")
-        query, output, groups = self.number("q_lora_rank"), self.number("o_lora_rank"), self.number("o_groups")
-        yield "attn", heads * _F32 + (head + query) * _BF16
-        yield "attn.fused_wqa_wkv", self.matrix(query, hidden) + self.matrix(head, hidden)
-        yield "attn.wq_b", self.matrix(heads * head, query)
-        yield "attn.wo_a", self.matrix(groups * output, heads * head // groups)
-        yield "attn.wo_b", self.matrix(hidden, groups * output)
-        yield "norms", 2 * hidden * _BF16
-        streams = self.number("hc_mult")
-        mixes = streams * (streams + 2)
-        yield "hyper_connections", 2 * (mixes + mixes * streams * hidden + 3) * _F32
-        yield from self._experts(features, hidden, experts, image_bias)
-        if COMPRESSED in features:
-            # With ratio 4 neighbouring windows overlap, so each position is projected for two of them.
-            width = 2 if ratio == 4 else 1
-            yield "attn.compressor", self._compressor(ratio, width * head, head, hidden)
-            if INDEXED in features:
-                index = self.number("index_head_dim")
-                yield "attn.indexer", self._compressor(ratio, width * index, index, hidden) + self._indexer(hidden)
-        if KV_SOURCE in features:
-            index = self.number("index_head_dim")
-            # A compressor that takes one position at a time needs no gate.
-            yield "attn.compressor", (head + head * hidden * (2 if ratio > 1 else 1)) * _BF16
-            yield "attn.indexer", (index + index * head) * _BF16
-        if INDEX_SOURCE in features:
-            yield "attn.indexer", self._indexer(hidden)
-
-    def _experts(self, features: frozenset[str], hidden: int, experts: int, image_bias: bool) -> Parts:
-        width = self.number("moe_intermediate_size")
-        yield "ffn.gate", experts * hidden * _BF16
-        biases = image_bias + (HASHED not in features or image_bias)
-        yield "ffn.gate", biases * experts * _F32
-        if HASHED in features:
-            yield "ffn.gate", self.number("vocab_size") * self.number("num_experts_per_tok") * _I64
-        yield EXPERTS, experts * (2 * self.expert_matrix(width, hidden) + self.expert_matrix(hidden, width))
-        shared = self.number("n_shared_experts") * width
-        yield "ffn.shared_experts.gate_up_proj", 2 * self.matrix(shared, hidden)
-        yield "ffn.shared_experts.down_proj", self.matrix(hidden, shared)
-
-    def _compressor(self, ratio: int, width: int, head: int, hidden: int) -> int:
-        return ratio * width * _F32 + (head + 2 * width * hidden) * _BF16
-
-    def _indexer(self, hidden: int) -> int:
-        heads, head = self.number("index_n_heads"), self.number("index_head_dim")
-        return heads * hidden * _BF16 + self.matrix(heads * head, self.number("q_lora_rank"))
-
-    def engram(self, layer: int) -> Parts:
-        """The n-gram lookup of a layer of V4.1: a table, and what turns its rows into keys and values."""
-        layers, rows = self.model.get("engram_layer_ids"), self.model.get("engram_num_embeddings")
-        if not _is_list(layers) or not _is_list(rows) or len(layers) != len(rows):
-            raise UnknownSizeError("engram_num_embeddings")
-        hidden, streams, head = self.number("hidden_size"), self.number("hc_mult"), self.number("engram_head_dim")
-        count = rows[layers.index(layer)]
-        if not isinstance(count, int):
-            raise UnknownSizeError("engram_num_embeddings")
-        yield "engram.embed_tokens", count * (head + -(-head // _MX_GROUP))
-        yield "engram", 2 * streams * hidden * _BF16
-        looked_up = (self.number("engram_max_ngram_size") - 1) * self.number("engram_n_heads") * head
-        yield "engram.wkv", self.matrix((streams + 1) * hidden, looked_up)
-
-    def vocabulary(self) -> int:
-        """The embedding; the output head is as large."""
-        return self.number("vocab_size") * self.number("hidden_size") * _BF16
-
-    def norm(self) -> int:
-        """A norm over the hidden size."""
-        return self.number("hidden_size") * _BF16
-
-    def stream_head(self) -> int:
-        """What merges the hyper-connection's streams behind the last layer (V4 only)."""
-        streams = self.number("hc_mult")
-        return (streams + streams * streams * self.number("hidden_size") + 1) * _F32
-
-    def vision(self, sizes: Mapping[str, Any], separators: int) -> Parts:
-        """The vision tower and what leads to the language model; ``sizes`` as :func:`vision_sizes` gives them."""
-        hidden, dim, inner = self.number("hidden_size"), _size(sizes, "dim"), _size(sizes, "inter_dim")
-        patch, window = _size(sizes, "patch_size"), _size(sizes, "downsample_ratio")
-        layers = _size(sizes, "n_layers")
-        yield "vision", (dim * _COLOURS * patch * patch + 2 * dim) * _BF16
-        yield "vision.blocks.attn.wqkv", layers * (3 * dim * dim + 3 * dim) * _BF16
-        yield "vision.blocks.attn.wo", layers * (dim * dim + dim) * _BF16
-        yield "vision.blocks.mlp.w1", layers * 2 * inner * dim * _BF16
-        yield "vision.blocks.mlp.w2", layers * inner * dim * _BF16
-        yield "vision.blocks", layers * 2 * dim * _BF16
-        yield "aligner.w1", (hidden * dim * window * window + hidden) * _BF16
-        yield "aligner.w2", (hidden * hidden + hidden) * _BF16
-        yield "image", separators * hidden * _BF16
-
-    def mtp_extras(self) -> int:
-        """What an MTP stage has beside its decoder layer."""
-        hidden = self.number("hidden_size")
-        return 2 * self.matrix(hidden, hidden) + 3 * self.norm() + self.stream_head()
-
-    def dspark_extras(self, *, stream_head: bool, confidence: bool) -> Parts:
-        """What a DSpark draft has beside the decoder layers of its stages."""
-        hidden, rank = self.number("hidden_size"), self.number("dspark_markov_rank")
-        sources = self.model.get("dspark_target_layer_ids")
-        if not _is_list(sources):
-            raise UnknownSizeError("dspark_target_layer_ids")
-        yield "model.main_proj", self.matrix(hidden, len(sources) * hidden)
-        yield "model", 2 * self.norm() + (self.stream_head() if stream_head else 0)
-        for matrix in ("model.markov_head.markov_w1", "model.markov_head.markov_w2"):
-            yield matrix, self.number("vocab_size") * rank * _BF16
-        if confidence:
-            yield "model", (hidden + rank) * _BF16
-
-    def context_copies(self, stages: int) -> int:
-        """The stages' key projections once more, side by side (DSpark, in some releases)."""
-        return stages * self.matrix(self.number("head_dim"), self.number("hidden_size"))
+    ``model`` is the target where the draft is part of its checkpoint. None as for the target.
+    """
+    try:
+        return _draft(draft, model, deployment, facts, parallel, placement, mega_moe)
+    except UnknownSizeError:
+        return None
 
 
-def vision_sizes(model: Model) -> Mapping[str, Any]:
-    """Sizes of the vision tower under V4's names without ``vision_``; empty for a text model."""
-    nested = model.raw.get("vision_config")
-    if isinstance(nested, Mapping):
-        names = {"hidden_size": "dim", "intermediate_size": "inter_dim", "num_hidden_layers": "n_layers"}
-        return {names.get(str(key), str(key)): value for key, value in nested.items()}
-    if not model.integer("vision_n_layers"):
-        return {}
-    return {key.removeprefix("vision_"): value for key, value in model.text.items() if key.startswith("vision_")}
+@dataclass(slots=True)
+class _Sum:
+    """Bytes of whole tensors by how GPUs share them; with what one GPU holds of them."""
+
+    cut_modules: frozenset[str]
+    placement: Placement
+    parallel: Parallelism
+    routed: int
+    """Routed experts of a layer."""
+    experts: int = 0
+    cut: int = 0
+    whole: int = 0
+    elsewhere: int = 0
+    """In host memory."""
+
+    def add(self, parts: Iterable[tuple[str, int]], inside: str = "") -> None:
+        """Count modules; ``inside``: stands before their names."""
+        for module, size in parts:
+            if module == EXPERTS:
+                self.experts += size
+            elif module in self.placement.elsewhere:
+                self.elsewhere += size
+            elif inside + module in self.cut_modules and module not in self.placement.whole:
+                self.cut += size
+            else:
+                self.whole += size
+
+    @property
+    def total(self) -> int:
+        return self.experts + self.cut + self.whole + self.elsewhere
+
+    def held(self) -> StageWeights:
+        """Bytes of one GPU."""
+        held, stored = self.placement.experts_held(self.routed, self.parallel)
+        tensor = self.parallel.tensor
+        return StageWeights(-(-self.experts * held // stored), -(-self.cut // tensor), self.whole)
 
 
-def _size(sizes: Mapping[str, Any], key: str) -> int:
-    value = sizes.get(key)
-    if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
-        raise UnknownSizeError(f"vision {key}")
-    return value
+def _target(
+    deployment: Deployment,
+    facts: ReleaseFacts,
+    parallel: Parallelism,
+    layers: Sequence[int],
+    placement: Placement,
+    mega_moe: bool,
+) -> tuple[int, tuple[StageWeights, ...]] | None:
+    model = deployment.model
+    seeing = bool(vision_sizes(model)) and (model.family == "deepseek_v41" or _sees(facts))
+    name = "target_v41" if model.family == "deepseek_v41" else "target_vl" if seeing else "target"
+    known = facts.section("parameters").get(name)
+    shapes = _shapes(model, model, known, mega_moe=mega_moe)
+    if known is None or shapes is None:
+        return None
+    routed, cut = shapes.number("n_routed_experts"), frozenset(known["cut"])
+    features = layer_features(model)
+    if len(features) != sum(layers) or not _all_alike(shapes, sum(layers)):
+        return None
+    sums = [_Sum(cut, placement, parallel, routed) for _stage in layers]
+    decoders: dict[tuple[frozenset[str], int], tuple[tuple[str, int], ...]] = {}
+    number = 0
+    for stage, count in zip(sums, layers, strict=True):
+        for layer in range(number, number + count):
+            key = (features[layer], model.compress_ratios[layer])
+            if key not in decoders:
+                decoders[key] = tuple(shapes.layer(key[0], experts=routed, ratio=key[1], image_bias=seeing))
+            stage.add(decoders[key])
+            if ENGRAM in features[layer]:
+                stage.add(shapes.engram(layer))
+        number += count
+    outer = "language_model." if name != "target" else ""
+    sums[0].add([("model.embed_tokens", shapes.vocabulary())], outer)
+    # What several stages have counts once in the checkpoint.
+    copies = 0
+    if placement.embedding_twice:
+        sums[-1].add([("model.embed_tokens", shapes.vocabulary())], outer)
+        copies += shapes.vocabulary()
+    stream_head = 0 if name == "target_v41" else shapes.stream_head()
+    sums[-1].add([("lm_head", shapes.vocabulary()), ("model.norm", shapes.norm())], outer)
+    for stage in sums:
+        stage.whole += stream_head
+    copies += (len(sums) - 1) * stream_head
+    if seeing:
+        tower = list(shapes.vision(vision_sizes(model), _VISION_SEPARATORS[model.family]))
+        towers = {Tower.EVERY: len(sums), Tower.FIRST: 1, Tower.NONE: 0}[placement.tower]
+        for stage in sums[:towers]:
+            stage.add(tower)
+        copies += (towers - 1) * sum(size for _module, size in tower)
+    return sum(stage.total for stage in sums) - copies, tuple(stage.held() for stage in sums)
 
 
-def _is_list(value: Any) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, str)
+def _draft(
+    draft: Draft,
+    model: Model,
+    deployment: Deployment,
+    facts: ReleaseFacts,
+    parallel: Parallelism,
+    placement: Placement,
+    mega_moe: bool,
+) -> tuple[int, int] | None:
+    target = deployment.model
+    method = draft.method
+    v41 = model.family == "deepseek_v41"
+    seeing = v41 or (bool(vision_sizes(model)) and _sees(facts))
+    name = "mtp" if method == "mtp" else "dspark_v41" if v41 else "dspark_vl" if seeing else "dspark"
+    known = facts.section("parameters").get(name)
+    shapes = _shapes(model, target, known, mega_moe=mega_moe)
+    if known is None or shapes is None:
+        return None
+    stages = draft.layers
+    if shapes.experts == "nvfp4":
+        # DSpark is built with the quantisation config of the draft's own model.
+        left_out = ignores_experts(model if method == "dspark" else target, [f"mtp.{one}" for one in range(stages)])
+        if left_out is None:
+            return None
+        if left_out:
+            shapes = Shapes(model, "mxfp4", shapes.block, shapes.scale)
+    routed = shapes.number("n_routed_experts")
+    if name == "dspark_v41":
+        routed = model.integer("dspark_n_routed_experts") or routed
+    found = _Sum(frozenset(known["cut"]), placement, parallel, routed)
+    image_bias = seeing and method == "dspark"
+    layer = tuple(shapes.layer(frozenset({ALL, SCORED}), experts=routed, image_bias=image_bias))
+    for _stage in range(stages):
+        found.add(layer, _MTP_BLOCK if method == "mtp" else "")
+    copies = 0
+    if method == "mtp":
+        found.add([("extras", stages * shapes.mtp_extras())])
+    else:
+        confidence = _CONFIDENCE in known["model"] and model.get("enable_confidence_head", True) is not False
+        found.add(shapes.dspark_extras(stream_head=not v41, confidence=confidence))
+        copies = shapes.context_copies(stages) if _CONTEXT_COPY in known["model"] else 0
+    return found.total, found.held().total + copies
+
+
+def _all_alike(shapes: Shapes, layers: int) -> bool:
+    """False where NVFP4 leaves out the experts of some layers of the target."""
+    if shapes.experts != "nvfp4":
+        return True
+    return ignores_experts(shapes.model, [f"layers.{layer}" for layer in range(layers)]) is False
+
+
+def _sees(facts: ReleaseFacts) -> bool:
+    """True where the release builds V4 with a vision tower; before, it builds the text model."""
+    return "target_vl" in facts.section("parameters")
+
+
+def _shapes(model: Model, quantised_as: Model, known: Mapping[str, Any] | None, *, mega_moe: bool) -> Shapes | None:
+    """Shapes of a model that vLLM builds in the quantisation of ``quantised_as``; None where that is not known."""
+    if known is None:
+        return None
+    formats: Mapping[str, Any] = known.get("experts") or {}
+    if not quantization(quantised_as):
+        return Shapes(model, UNQUANTISED, None, 0) if UNQUANTISED in formats and not mega_moe else None
+    reading, block = expert_format(quantised_as, {}), weight_block(quantised_as)
+    known_block = known.get("block")
+    if (
+        not reading.native
+        or reading.stored not in formats
+        or block is None
+        or (known_block is not None and tuple(known_block) != block)
+        or (mega_moe and (reading.stored != "mxfp4" or "experts_mega_moe" not in known))
+    ):
+        return None
+    scale = 1 if quantization(quantised_as).get("scale_fmt") == "ue8m0" else _F32
+    return Shapes(model, str(reading.stored), block, scale)

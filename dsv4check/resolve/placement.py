@@ -79,7 +79,9 @@ class Placement:
     def experts_held(self, experts: int, parallel: Parallelism) -> tuple[int, int]:
         """Numerator and denominator: of the bytes of a layer's ``experts``, what the fullest GPU holds."""
         ranks = expert_ranks(parallel)
-        held, stored = (-(-(experts + self.redundant) // ranks), experts) if parallel.expert_parallel else (1, ranks)
+        held, stored = 1, ranks
+        if parallel.expert_parallel and experts > 0:
+            held, stored = -(-(experts + self.redundant) // ranks), experts
         return held * self.padding[0], stored * self.padding[1]
 
 
