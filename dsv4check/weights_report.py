@@ -12,7 +12,7 @@ from dsv4check.checkpoint.agreement import Disagreement, disagreements
 from dsv4check.checkpoint.content import Content, content_of
 from dsv4check.checkpoint.loading import Load, Outcome, load_of, outcomes
 from dsv4check.checkpoint.locate import LOCAL, Located
-from dsv4check.checkpoint.parts import DSPARK, MTP, Part, draft_part, other_layers, target_part
+from dsv4check.checkpoint.parts import DSPARK, MTP, Part, draft_part, target_part
 from dsv4check.checkpoint.shares import Share, draft_share, target_shares
 from dsv4check.checkpoint.tensors import UNLOADABLE, Checkpoint, Defect
 from dsv4check.deployment import Model
@@ -20,6 +20,7 @@ from dsv4check.engine.rule import Rule, Severity
 from dsv4check.records import dataclass
 from dsv4check.releases.facts import ReleaseFacts
 from dsv4check.report.model import Finding, Report, Verdict
+from dsv4check.resolve.expert_format import other_layers
 from dsv4check.resolve.mega_moe import uses_mega_moe
 from dsv4check.resolve.parallelism import pipeline_layers
 

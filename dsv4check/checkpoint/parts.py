@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from dsv4check.checkpoint.names import NameRules, NameSettings, rules_of
 from dsv4check.checkpoint.parameters import ALL, UNQUANTISED, Registered, layer_features, registered
-from dsv4check.deployment import Model, ServeFlags
+from dsv4check.deployment import Model
 from dsv4check.records import dataclass
 from dsv4check.releases.facts import ReleaseFacts
-from dsv4check.resolve.expert_format import expert_format, quantization, weight_block
+from dsv4check.resolve.expert_format import expert_format, ignores_experts, quantization, weight_block
 
 MTP: Final = "mtp"
 DSPARK: Final = "dspark"
@@ -39,22 +38,12 @@ class Part:
         return self.name.startswith((MTP, DSPARK))
 
 
-def other_layers(flags: ServeFlags, facts: ReleaseFacts) -> str:
-    """Why a launch builds other layers than the checkpoint's own method has; empty when it does not."""
-    value = flags.values.get("quantization")
-    if value in facts.section("moe").get("quantization_taken", ()):
-        return f"--quantization {value} builds layers of its own"
-    if flags.values.get("quantization_config") is not None:
-        return "--quantization-config changes what layers are built"
-    return ""
-
-
 def target_part(
     model: Model, facts: ReleaseFacts, vendor: str | None, *, mega_moe: bool = False, other: str = ""
 ) -> Part | None:
     """The target; None where the release has no class for it on GPUs of this vendor (None: NVIDIA).
 
-    ``other``: from :func:`other_layers`, why its parameters are not those that were learned.
+    ``other``: why its parameters are not those that were learned (``other_layers`` in ``resolve/expert_format.py``).
     """
     name = "target_v41" if model.family == "deepseek_v41" else "target_vl" if _has_vision(model, facts) else "target"
     return _part(name, model, facts, vendor, mega_moe, other)
@@ -163,13 +152,17 @@ def _registered(
     experts = reading.stored if quantized else UNQUANTISED
     if experts == "nvfp4":
         # MTP is built with the target's quantisation config; DSpark with one of the draft's own model.
-        ignored = _ignored(model if name.startswith(DSPARK) else quantised_as, name, layers, stages)
+        draft = name.startswith((MTP, DSPARK))
+        listed = (
+            [f"mtp.{stage}" for stage in range(stages)] if draft else [f"layers.{layer}" for layer in range(layers)]
+        )
+        ignored = ignores_experts(model if name.startswith(DSPARK) else quantised_as, listed)
         if ignored is None:
             return None, "quantization_config ignores the experts of some layers and not of others"
-        if not ignored and name.startswith((MTP, DSPARK)):
+        if not ignored and draft:
             # What was learned of drafts is for the published lists, which ignore them.
             known = {**known, "experts": {**known["experts"], "nvfp4": (target.get("experts") or {}).get("nvfp4")}}
-        elif ignored and not name.startswith((MTP, DSPARK)):
+        elif ignored and not draft:
             return None, "quantization_config ignores the experts of the target"
     vision = model.raw.get("vision_config")
     depth = vision.get("num_hidden_layers") if isinstance(vision, Mapping) else model.get("vision_n_layers", 0)
@@ -182,18 +175,3 @@ def _registered(
         without=("model.confidence_head.",) if model.get("enable_confidence_head", True) is False else (),
     )
     return found, "" if found is not None else f"the parameters of {experts} experts have not been learned"
-
-
-def _ignored(model: Model, name: str, layers: int, stages: int) -> bool | None:
-    """Whether ``quantization_config.ignore`` lists the experts of a model's layers; None for some of them.
-
-    Source: ``models/deepseek_v41/quant_config.py:_is_nvfp4_expert_layer`` (from 0.32 on; before, the list did not count
-    and the facts say the same for ignored and other experts).
-    """
-    listed = quantization(model).get("ignore")
-    patterns = [item for item in listed if isinstance(item, str)] if isinstance(listed, list) else []
-    draft = name.startswith((MTP, DSPARK))
-    own = [f"mtp.{stage}.ffn.experts" for stage in range(stages)]
-    names = own if draft else [f"layers.{layer}.ffn.experts" for layer in range(layers)]
-    found = {any(fnmatchcase(item, pattern) for pattern in patterns) for item in names}
-    return None if len(found) > 1 else found == {True}

@@ -3,6 +3,7 @@
 Tensor parallelism cuts the parameters that the facts list under ``cut`` (section ``parameters``); everything else is on
 every rank. Routed experts go whole to the ranks of expert parallelism, else each rank has a slice of all. These are
 bytes as stored: vLLM keeps nearly all tensors in the checkpoint's own dtype, and pads shards that do not divide evenly.
+What a launch places in another way (``resolve/placement.py``) counts where the caller says so.
 """
 
 from __future__ import annotations
@@ -16,9 +17,13 @@ from dsv4check.checkpoint.parts import Part
 from dsv4check.checkpoint.tensors import Tensor
 from dsv4check.records import dataclass
 from dsv4check.resolution import Parallelism
+from dsv4check.resolve.placement import AS_STORED, Placement, Tower
 
 _LAYER: Final = re.compile(r"\blayers\.(\d+)\.(.+)$")
 _VISION: Final = re.compile(r"^(vision\.blocks\.)\d+\.(.+)$")
+_MTP_BLOCK: Final = "mtp_block."
+"""What MTP's modules have before the names of a decoder layer's."""
+_TOWER: Final = ("vision.", "aligner.", "image_")
 _LAST_STAGE: Final = ("lm_head.", "norm.")
 
 
@@ -40,7 +45,12 @@ class Share:
 
 
 def target_shares(
-    found: Iterable[Outcome], tensors: Mapping[str, Tensor], part: Part, parallel: Parallelism, layers: Sequence[int]
+    found: Iterable[Outcome],
+    tensors: Mapping[str, Tensor],
+    part: Part,
+    parallel: Parallelism,
+    layers: Sequence[int],
+    placement: Placement = AS_STORED,
 ) -> tuple[Share, ...] | None:
     """One share for each pipeline stage; ``layers``: how many layers each has.
 
@@ -54,19 +64,25 @@ def target_shares(
         if match is not None and not parameter.startswith("vision."):
             number = int(match[1])
             return (stage_of[number] if number < len(stage_of) else last,)
+        if parameter.startswith(_TOWER):
+            return range({Tower.EVERY: last + 1, Tower.FIRST: 1, Tower.NONE: 0}[placement.tower])
         inner = parameter.removeprefix("language_model.").removeprefix("model.")
         if inner.startswith("embed_tokens."):
-            return (0,)
+            return (0, last) if placement.embedding_twice else (0,)
         return (last,) if inner.startswith(_LAST_STAGE) else range(last + 1)
 
-    return _shares(found, tensors, part, parallel, len(layers), stages)
+    return _shares(found, tensors, part, parallel, len(layers), stages, placement)
 
 
 def draft_share(
-    found: Iterable[Outcome], tensors: Mapping[str, Tensor], part: Part, parallel: Parallelism
+    found: Iterable[Outcome],
+    tensors: Mapping[str, Tensor],
+    part: Part,
+    parallel: Parallelism,
+    placement: Placement = AS_STORED,
 ) -> Share | None:
     """The draft's share, on the last pipeline stage, which is where it runs. None as for the target."""
-    shares = _shares(found, tensors, part, parallel, 1, lambda _parameter: (0,))
+    shares = _shares(found, tensors, part, parallel, 1, lambda _parameter: (0,), placement)
     return None if shares is None else shares[0]
 
 
@@ -77,12 +93,12 @@ def _shares(
     parallel: Parallelism,
     count: int,
     stages: Callable[[str], Sequence[int]],
+    placement: Placement,
 ) -> tuple[Share, ...] | None:
     if part.parameters is None:
         return None
     cut = part.parameters["cut"]
-    # Without expert parallelism the ranks of all data-parallel engines share every expert.
-    spread = parallel.expert_parallel_size if parallel.expert_parallel else parallel.tensor * parallel.data
+    held, stored = placement.experts_held(part.experts, parallel)
     sums = [[0.0, 0.0, 0.0] for _stage in range(count)]
     for outcome in found:
         size = _size(outcome, tensors)
@@ -90,8 +106,10 @@ def _shares(
             return None
         for target in outcome.targets:
             if ".experts." in outcome.name:
-                kind, share = 0, size / spread
-            elif _module(target.parameter) in cut:
+                kind, share = 0, size * held / stored
+            elif (module := _module(target.parameter)) in placement.elsewhere:
+                continue
+            elif module in cut and module.removeprefix(_MTP_BLOCK) not in placement.whole:
                 kind, share = 1, size / parallel.tensor
             else:
                 kind, share = 2, float(size)

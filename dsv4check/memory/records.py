@@ -53,9 +53,11 @@ class Weights:
     """``checkpoint`` (headers of the files on this machine), ``published`` (a known checkpoint's tensors) or ``config``
     (shapes and dtypes that config.json implies)."""
     checkpoint_bytes: int
-    """All tensors of the target's checkpoint that this release loads, whole (not of one GPU)."""
-    draft_bytes: int
-    """All tensors of the draft, whole; 0 without one."""
+    """All tensors of the target's checkpoint that this release loads, whole (not of one GPU), with tables that stay in
+    host memory."""
+    draft_bytes: int | None
+    """All tensors of the draft, whole; 0 without one. None: it has weights whose size is not known, and the stages
+    leave them out."""
     stages: tuple[StageWeights, ...]
     """One for each pipeline stage."""
 

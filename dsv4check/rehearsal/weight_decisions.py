@@ -7,12 +7,13 @@ from typing import Final
 
 from dsv4check.checkpoint.kept import Kept
 from dsv4check.checkpoint.loading import load
-from dsv4check.checkpoint.parts import Part, draft_part, other_layers, target_part
+from dsv4check.checkpoint.parts import Part, draft_part, target_part
 from dsv4check.checkpoint.published import few_experts, published_tensors
 from dsv4check.checkpoint.tensors import Checkpoint, Tensor
 from dsv4check.rehearsal.protocol import Rehearsal, RehearsedStage, Status
 from dsv4check.releases.facts import load_facts
 from dsv4check.report.model import Report
+from dsv4check.resolve.expert_format import other_layers
 from dsv4check.resolve.mega_moe import uses_mega_moe
 
 

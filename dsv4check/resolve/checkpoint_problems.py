@@ -14,12 +14,13 @@ from dsv4check.checkpoint.agreement import Disagreement, disagreements
 from dsv4check.checkpoint.content import Content, content_of
 from dsv4check.checkpoint.kept import Kept
 from dsv4check.checkpoint.loading import Gap, Load, load
-from dsv4check.checkpoint.parts import MTP, Part, draft_part, other_layers, target_part
+from dsv4check.checkpoint.parts import MTP, Part, draft_part, target_part
 from dsv4check.checkpoint.tensors import UNLOADABLE, Checkpoint, Defect
 from dsv4check.deployment import Deployment, Model
 from dsv4check.problems import Origin, Problem, Stage
 from dsv4check.releases.facts import ReleaseFacts
 from dsv4check.resolution import Draft, NotEvaluated
+from dsv4check.resolve.expert_format import other_layers
 
 _BY_NAME: Final = frozenset(
     {"auto", "hf", "safetensors", "fastsafetensors", "instanttensor", "runai_streamer", "runai_streamer_sharded"}

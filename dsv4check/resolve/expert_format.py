@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
-from dsv4check.deployment import Model
+from dsv4check.deployment import Model, ServeFlags
 from dsv4check.records import dataclass
+from dsv4check.releases.facts import ReleaseFacts
 
 _EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
 _V4_METHODS: Final = frozenset({"fp8", "deepseek_v4_fp8"})
@@ -78,6 +79,31 @@ def expert_format(model: Model, section: Mapping[str, Any]) -> ExpertFormat:
         stored = "nvfp4" if _modelopt_nvfp4(quant) else None
         return ExpertFormat(stored, stored, method, native=False)
     return ExpertFormat(None, None, method, native=False)
+
+
+def other_layers(flags: ServeFlags, facts: ReleaseFacts) -> str:
+    """Why a launch builds other layers than the checkpoint's own method has; empty when it does not."""
+    value = flags.values.get("quantization")
+    if value in facts.section("moe").get("quantization_taken", ()):
+        return f"--quantization {value} builds layers of its own"
+    if flags.values.get("quantization_config") is not None:
+        return "--quantization-config changes what layers are built"
+    return ""
+
+
+def ignores_experts(model: Model, layers: Sequence[str]) -> bool | None:
+    """Whether ``quantization_config.ignore`` lists the routed experts of layers (``layers.0``); None for some of them.
+
+    Source: ``models/deepseek_v41/quant_config.py:_is_nvfp4_expert_layer`` (from 0.32 on; before, the list did not count
+    and the facts say the same for ignored and other experts).
+    """
+    # Only NVFP4 asks.
+    from fnmatch import fnmatchcase
+
+    listed = quantization(model).get("ignore")
+    patterns = [item for item in listed if isinstance(item, str)] if isinstance(listed, list) else []
+    found = {any(fnmatchcase(f"{layer}.ffn.experts", pattern) for pattern in patterns) for layer in layers}
+    return None if len(found) > 1 else found == {True}
 
 
 def _native_format(model: Model, quant: Mapping[str, Any]) -> str | None:
