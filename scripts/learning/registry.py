@@ -11,6 +11,7 @@ from .release import Release
 SECTIONS: Final = (
     "attention",
     "block_size",
+    "cache_planning",
     "config_fields",
     "connectors",
     "engine_config",
