@@ -12,10 +12,14 @@ ESTIMATE: Final = "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS"
 _BREAKABLE: Final = "VLLM_USE_BREAKABLE_CUDAGRAPH"
 _POOL: Final = (32 * MIB, 600 * MIB)
 """The pool of the first capture: 0.5 - 0.6 GiB where only four small graphs are captured."""
-_TOKEN_LAYER: Final = (3.8 * KIB, 6.5 * KIB)
-"""What a graph of pieces keeps for each of its tokens and layers at hidden size 4096, all sizes of it added up:
+_TOKEN_LAYER: Final = (2.2 * KIB, 7.0 * KIB)
+"""What a graph of pieces keeps for each of its tokens and layers at hidden size 4096, all sizes of it added up.
+
 5.5 KiB (V4-Flash, 0.25.0: 6855 tokens, 1.58 GiB), 5.8 KiB (10503 tokens, 2.44 GiB), 5.7 KiB (V4.1-Flash, 35335
 tokens, 9.61 GiB), and about 4 KiB for the 15 GiB of V4-Pro on four B200."""
+_LARGE: Final = (256, 512)
+"""Tokens from which on a larger graph keeps no more. V4-Pro starts on eight B200 with graphs of up to 2048 tokens and
+at most 28 GiB beside its weights, which is a quarter of what the sizes up to 512 would lead one to expect."""
 _WHOLE: Final = (0, 8 * MIB)
 """A whole graph of a decode batch: launch parameters, its tensors are in the pool."""
 _HIDDEN: Final = 4096
@@ -42,11 +46,12 @@ def captured(launch: Launch, shape: Shapes) -> Cost | None:
     layers = shape.layers + (launch.draft.layers if launch.drafting and launch.draft is not None else 0)
     if sizes is None:
         most = _default_sizes(launch.facts["capture_limit"]["sm10"])
-        decode, tokens, largest = (0, len(most)), (0, sum(most)), most[-1]
+        decode, tokens, largest = (0, len(most)), (0, _kept(most, _LARGE[1])), most[-1]
         number = f"up to {len(most) * (pieces + whole)}"
     else:
         batches = [size for size in sizes if launch.seqs is None or size <= launch.seqs * query_length(launch)]
-        decode, tokens, largest = (len(batches), len(batches)), (sum(sizes), sum(sizes)), sizes[-1]
+        decode, largest = (len(batches), len(batches)), sizes[-1]
+        tokens = (_kept(sizes, _LARGE[0]), _kept(sizes, _LARGE[1]))
         number = str(len(sizes) * pieces + len(batches) * whole)
     low, high = (
         pool + count * each * whole + int(total * layers * kept * pieces) * shape.hidden // _HIDDEN
@@ -59,6 +64,10 @@ def captured(launch: Launch, shape: Shapes) -> Cost | None:
     )
     runner = "gpu/cudagraph_utils.py" if launch.runner and launch.runner.name == "v2" else "gpu_model_runner.py"
     return Cost(GRAPHS, size, counted, why, f"v1/worker/{runner}:profile_cudagraph_memory; public logs")
+
+
+def _kept(sizes: list[int], large: int) -> int:
+    return sum(min(size, large) for size in sizes)
 
 
 def _uncounted(launch: Launch) -> str:

@@ -130,7 +130,13 @@ class ContextRow:
     request_bytes: int
     """Those blocks in bytes of the fullest stage."""
     concurrency: tuple[float, float]
-    """Requests of this length that fit at once, low and high."""
+    """Requests of this length that fit at once, low and high, with each of them being prefilled: as vLLM reckons."""
+    decode_blocks: int
+    """Blocks it keeps once it only decodes: windows are then filled by one step's tokens."""
+    decode_bytes: int
+    """Those blocks in bytes of the fullest stage."""
+    decode_concurrency: tuple[float, float]
+    """Requests of this length that fit at once while all of them decode."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,6 +76,9 @@ def memory_to_dict(memory: Memory) -> dict[str, Any]:
                 "blocks": row.blocks,
                 "request_bytes": row.request_bytes,
                 "concurrency": _ratio(row.concurrency),
+                "decode_blocks": row.decode_blocks,
+                "decode_bytes": row.decode_bytes,
+                "decode_concurrency": _ratio(row.decode_concurrency),
             }
             for row in memory.trade_off
         ],
@@ -110,11 +113,17 @@ def _plan(plan: CachePlan) -> dict[str, Any]:
                 "block_size": group.block_size,
                 "block_bytes": group.block_bytes,
                 "sliding_window": group.sliding_window,
+                "stage_bytes": list(group.stage_bytes),
             }
             for group in plan.groups
         ],
         "strides": list(plan.strides),
+        "checked_strides": list(plan.checked_strides),
         "reserved_blocks": plan.reserved_blocks,
+        "weighted_concurrency": plan.weighted_concurrency,
+        "tokens_by_group": plan.tokens_by_group,
+        "retained_tokens": plan.retained_tokens,
+        "context_ranks": plan.context_ranks,
     }
 
 

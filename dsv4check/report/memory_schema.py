@@ -41,7 +41,9 @@ class MemoryWeightsRecord(Record):
 
     source: Literal["checkpoint", "published", "config"]
     checkpoint_bytes: int = Field(description="All tensors of the target that are loaded, not of one GPU")
-    draft_bytes: int = Field(description="All tensors of the draft, not of one GPU; 0 without one")
+    draft_bytes: int | None = Field(
+        description="All tensors of the draft, not of one GPU; 0 without one; null: unknown"
+    )
     stages: list[StageWeightsRecord] = Field(description="One for each pipeline stage")
 
 
@@ -69,6 +71,7 @@ class CacheGroupRecord(Record):
     block_size: int = Field(description="Tokens a block covers")
     block_bytes: int = Field(description="One block of all its layers, on the stage where they are largest")
     sliding_window: int | None = Field(description="Tokens that are kept; null: the whole context")
+    stage_bytes: list[int] = Field(description="One block of all its layers, for each pipeline stage")
 
 
 class CachePlanRecord(Record):
@@ -76,7 +79,12 @@ class CachePlanRecord(Record):
 
     groups: list[CacheGroupRecord]
     strides: list[int] = Field(description="Bytes that one block id takes on a GPU of each pipeline stage")
+    checked_strides: list[int] = Field(description="Bytes of a block in the check whether one request fits")
     reserved_blocks: int = Field(description="Blocks that the check for one request leaves aside")
+    weighted_concurrency: bool = Field(description="`Maximum concurrency` weighs blocks with their groups' bytes")
+    tokens_by_group: bool = Field(description="`GPU KV cache size` is blocks / groups x smallest block")
+    retained_tokens: int = Field(description="Tokens that a window keeps beyond its size")
+    context_ranks: int = Field(description="Ranks that share the context of full-attention groups")
 
 
 class ContextRowRecord(Record):
@@ -85,7 +93,10 @@ class ContextRowRecord(Record):
     context: int
     blocks: int = Field(description="Blocks that one such request needs at most")
     request_bytes: int
-    concurrency: RatioRecord
+    concurrency: RatioRecord = Field(description="Such requests at once, each of them being prefilled")
+    decode_blocks: int = Field(description="Blocks that it keeps once it only decodes")
+    decode_bytes: int
+    decode_concurrency: RatioRecord = Field(description="Such requests at once while all of them decode")
 
 
 class MemoryRecord(Record):

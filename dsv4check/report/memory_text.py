@@ -149,10 +149,24 @@ def _trade_off(memory: Memory) -> Iterator[Block]:
     if memory.trade_off:
         yield Heading("Context or concurrency")
         rows = tuple(
-            (f"{row.context:,}", f"{row.blocks:,}", gib(row.request_bytes), ratio_range(row.concurrency))
+            (
+                f"{row.context:,}",
+                f"{row.blocks:,}",
+                gib(row.request_bytes),
+                ratio_range(row.concurrency),
+                f"{row.decode_blocks:,}",
+                gib(row.decode_bytes),
+                ratio_range(row.decode_concurrency),
+            )
             for row in memory.trade_off
         )
-        yield Table(("tokens a request", "blocks", "GiB", "requests at once"), rows)
+        yield Table(("tokens", "blocks", "GiB", "requests at once", "decoding", "GiB", "at once"), rows)
+        flight = "" if memory.in_flight_tokens is None else f" ({memory.in_flight_tokens:,} tokens in flight)"
+        yield Paragraph(
+            f"blocks: of one request while it is prefilled{flight}, and how many of them vLLM reckons with; decoding: "
+            "what it keeps afterwards, when its windows hold one step's tokens.",
+            style="dim",
+        )
 
 
 def _costs(memory: Memory) -> Iterator[Block]:

@@ -1,8 +1,8 @@
 """What the config classes and the worker refuse beside parallelism, attention and speculative decoding.
 
 Covers ``ModelConfig`` (length, dtype), ``SchedulerConfig``, ``LoRAConfig``, the mutually exclusive flags of
-``EngineArgs.create_engine_config``, the parser and tokenizer names of the API server, the environment
-(``resolve/environment.py``) and weights that cannot fit (``resolve/memory_limits.py``).
+``EngineArgs.create_engine_config``, the parser and tokenizer names of the API server, and the environment
+(``resolve/environment.py``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from dsv4check.resolve.config_validators import validator_problems
 from dsv4check.resolve.environment import environment_problems
 from dsv4check.resolve.flag_values import config_problem, integer, where
 from dsv4check.resolve.json_values import json_value_problems
-from dsv4check.resolve.memory_limits import weight_problems
 from dsv4check.resolve.scheduler_limits import derived_length, scheduler_problems
 from dsv4check.resolve.startup_values import value_problems
 
@@ -47,7 +46,6 @@ def check_engine_config(deployment: Deployment, facts: ReleaseFacts, parallel: P
         *_lora(deployment, section),
         *_exclusive(deployment),
         *_sampling(deployment, section, parallel),
-        *weight_problems(deployment, parallel),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dsv4check.deployment import Deployment
+from dsv4check.memory.fit import Decisions, memory_of
 from dsv4check.problems import Problem
 from dsv4check.releases.facts import ReleaseFacts
 from dsv4check.resolution import Attention, KvCache, LayerKind, NotEvaluated, Resolution
@@ -19,6 +20,7 @@ from dsv4check.resolve.engram import engram_problems
 from dsv4check.resolve.kernel_support import kernel_facts
 from dsv4check.resolve.kv_dtype import resolve_kv_dtype
 from dsv4check.resolve.mega_moe import uses_mega_moe
+from dsv4check.resolve.memory_problems import memory_problems
 from dsv4check.resolve.moe_backend import resolve_moe
 from dsv4check.resolve.parallelism import resolve_parallel
 from dsv4check.resolve.replay import replay_problems
@@ -74,6 +76,25 @@ def resolve(deployment: Deployment, facts: ReleaseFacts) -> Resolution:
         moe, found = resolve_moe(deployment, facts, parallel, runner.name)
         problems += found
 
+    memory = None
+    if cuda:
+        memory, more = memory_of(
+            deployment,
+            facts,
+            Decisions(
+                parallel,
+                draft,
+                runner,
+                attention,
+                kv_cache,
+                moe,
+                connector_facts["hybrid_manager_disabled"] is not True,
+            ),
+        )
+        notes += more
+    if memory is not None:
+        problems += memory_problems(deployment, facts, memory, parallel)
+
     if deployment.checkpoint is not None:
         # Most launches name a checkpoint that is not on this machine, and need not import this.
         from dsv4check.resolve.checkpoint_problems import checkpoint_problems
@@ -99,6 +120,7 @@ def resolve(deployment: Deployment, facts: ReleaseFacts) -> Resolution:
         problems=tuple(problems),
         not_evaluated=tuple(notes),
         facts=values,
+        memory=memory,
     )
 
 

@@ -15,6 +15,7 @@ from dsv4check.deployment import Deployment
 from dsv4check.problems import Problem
 from dsv4check.releases.facts import ReleaseFacts
 from dsv4check.resolution import Draft, Parallelism, Runner
+from dsv4check.resolve.async_scheduling import async_scheduling
 from dsv4check.resolve.flag_values import config_problem, where
 from dsv4check.resolve.kv_connector import connector_names, find_connector
 
@@ -50,7 +51,7 @@ def _unvalidated(
         ("decode context parallelism", "decode_context_parallel_size", parallel.decode_context),
     )
     met = [(f"{words} ({dest}={size})", words, dest) for words, dest, size in sizes if size > 1]
-    if _async_scheduling(deployment, facts, draft):
+    if async_scheduling(deployment, facts, draft):
         met.append(("async scheduling", "async scheduling", "async_scheduling"))
     if not met:
         return None
@@ -59,19 +60,6 @@ def _unvalidated(
         "Disable these features or omit --enable-return-routed-experts."
     )
     return error, " and ".join(words for _, words, _ in met), met[0][2]
-
-
-def _async_scheduling(deployment: Deployment, facts: ReleaseFacts, draft: Draft) -> bool:
-    """On when asked for, and when nothing is said unless the draft or the executor cannot have it."""
-    flags = deployment.flags
-    asked = flags.get("async_scheduling")
-    if asked is not None:
-        return asked is True
-    executor = flags.get("distributed_executor_backend")
-    if executor not in (None, "mp", "uni", "external_launcher") or flags.get("data_parallel_backend") == "ray":
-        return False
-    refused: list[str] = facts.section("runner")["async"]["refused_methods"]
-    return draft.method not in refused and draft.config.get("disable_padded_drafter_batch") is not True
 
 
 def _first(

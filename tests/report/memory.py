@@ -31,13 +31,16 @@ COSTS = (
 )
 PLAN = CachePlan(
     groups=(
-        CacheGroup((("main_c4", 21), ("main_c128", 20), ("indexer_k", 21)), 256, 1_002_240, None),
-        CacheGroup((("swa", 44),), 64, 1_647_360, 128),
-        CacheGroup((("state_c4", 21), ("state_indexer", 21)), 4, 870_912, 8),
-        CacheGroup((("state_c128", 20),), 8, 656_640, 128),
+        CacheGroup((("main_c4", 21), ("main_c128", 20), ("indexer_k", 21)), 256, None, (1_002_240,)),
+        CacheGroup((("swa", 44),), 64, 128, (1_647_360,)),
+        CacheGroup((("state_c4", 21), ("state_indexer", 21)), 4, 8, (870_912,)),
+        CacheGroup((("state_c128", 20),), 8, 128, (656_640,)),
     ),
     strides=(1_647_360,),
+    checked_strides=(1_647_360,),
     reserved_blocks=1,
+    weighted_concurrency=False,
+    tokens_by_group=False,
 )
 
 
@@ -64,8 +67,16 @@ def memory(**changes: Any) -> Memory:
         log_tokens=Span(int(concurrency[0] * 1_048_576), int(concurrency[1] * 1_048_576)),
         longest_context=Span(17_214_464, 17_510_144),
         trade_off=tuple(
-            ContextRow(tokens, held, held * 1_647_360, (blocks.low / held, blocks.high / held))
-            for tokens, held in ((8_192, 299), (131_072, 779), (1_048_576, need))
+            ContextRow(
+                tokens,
+                held,
+                held * 1_647_360,
+                (blocks.low / held, blocks.high / held),
+                kept,
+                kept * 1_647_360,
+                (blocks.low / kept, blocks.high / kept),
+            )
+            for tokens, held, kept in ((8_192, 299, 44), (131_072, 779, 524), (1_048_576, need, 4_108))
         ),
         fits=True,
         notes=("CPU offloading is not part of these figures.",),

@@ -1,0 +1,304 @@
+"""Weights, costs and cache plan of a launch together: what the KV cache gets, and what it holds.
+
+Every pipeline stage has its own weights and its own stride; all of them get the blocks of the stage that has room for
+the fewest. Source: ``Worker.determine_available_memory`` (``v1/worker/gpu_worker.py``), ``request_memory``
+(``v1/worker/utils.py``) and ``get_kv_cache_configs`` (``v1/core/kv_cache_utils.py``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from dsv4check.deployment import Deployment
+from dsv4check.memory import requests
+from dsv4check.memory.cache_plan import UnplannedError, plan_cache
+from dsv4check.memory.costs import budgeted, costs_of
+from dsv4check.memory.gpu_memory import gpu_memory
+from dsv4check.memory.model_layers import model_layers
+from dsv4check.memory.records import CachePlan, ContextRow, Memory, Span, Weights
+from dsv4check.memory.weights import weights_of
+from dsv4check.records import dataclass
+from dsv4check.releases.facts import ReleaseFacts
+from dsv4check.resolution import Attention, Draft, KvCache, Moe, NotEvaluated, Parallelism, Runner
+from dsv4check.resolve.async_scheduling import batches_in_flight
+from dsv4check.resolve.flag_values import integer
+from dsv4check.resolve.mega_moe import uses_mega_moe
+from dsv4check.resolve.parallelism import pipeline_layers
+from dsv4check.resolve.scheduler_limits import derived_length, max_model_len
+from dsv4check.resolve.speculative_limits import batch_limits
+
+GIB: Final = 1 << 30
+_CONTEXTS: Final = (4096, 8192, 16384, 32768, 65536, 131072, 262144, 524288, 1048576)
+_ALL: Final = 1 << 50
+"""More bytes than any model has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """What is decided before memory is looked at."""
+
+    parallel: Parallelism
+    draft: Draft
+    runner: Runner
+    attention: Attention | None
+    kv_cache: KvCache | None
+    moe: Moe | None
+    hybrid_manager: bool
+    """False: all layers are planned as if they kept the whole context."""
+
+
+def memory_of(
+    deployment: Deployment, facts: ReleaseFacts, decided: Decisions
+) -> tuple[Memory | None, tuple[NotEvaluated, ...]]:
+    """The memory of the launch, as far as it can be told; what cannot, and why.
+
+    None without the memory of the GPU, and where vLLM does not take its CUDA path.
+    """
+    total = gpu_memory(deployment)
+    if total is None or deployment.hardware.vendor != "nvidia":
+        return None, ()
+    weights = weights_of(
+        deployment,
+        facts,
+        decided.parallel,
+        decided.draft,
+        mega_moe=uses_mega_moe(decided.moe, decided.parallel),
+        kernel=decided.moe.backend if decided.moe is not None else None,
+    )
+    plan, why = _plan(deployment, facts, decided)
+    notes = [] if why is None else [NotEvaluated("memory: blocks of the KV cache", why, "start it and read its log")]
+    if weights is None:
+        known = "give --checkpoint PATH, with the files' headers"
+        notes.append(
+            NotEvaluated("memory: weights of a GPU", "config.json does not tell what the tensors look like", known)
+        )
+    elif weights.draft_bytes is None:
+        known = "look at its files, or start it and read `Model loading took` in its log"
+        notes.append(NotEvaluated("memory: weights of the draft", "nothing is known about its tensors", known))
+    return _Fitting(deployment, facts, decided, total, weights, plan).memory(), tuple(notes)
+
+
+def plan_of(
+    deployment: Deployment, facts: ReleaseFacts, parallel: Parallelism, draft: Draft, kv_cache: KvCache, *, hybrid: bool
+) -> CachePlan:
+    """The cache plan of a DeepSeek-V4 launch. Raises UnplannedError where the release makes none, or none is known."""
+    stages = pipeline_layers(deployment, parallel)
+    style = facts.section("cache_planning")
+    if not style or not kv_cache.layers or not stages:
+        raise UnplannedError("the layers of its KV cache are not known")
+    if not hybrid:
+        raise UnplannedError("the hybrid KV cache manager is off")
+    if parallel.decode_context > 1:
+        raise UnplannedError("decode context parallelism shares the context out in a way that is not modelled")
+    ratios = deployment.model.compress_ratios
+    if len(ratios) != sum(stages):
+        raise UnplannedError(f"config.json has {len(ratios)} compress ratios for {sum(stages)} layers")
+    layers = model_layers(kv_cache.layers, ratios, stages)
+    ranks = parallel.prefill_context if style["context_ranks"] == "dcp_pcp" else 1
+    return plan_cache(layers, len(stages), style, retained=_retained(deployment, draft), context_ranks=ranks)
+
+
+def in_flight_tokens(
+    deployment: Deployment, facts: ReleaseFacts, decided: Decisions, max_num_batched_tokens: int | None
+) -> int | None:
+    """Tokens that may be scheduled before any of them is done; None when not known."""
+    if max_num_batched_tokens is None or facts.section("cache_planning").get("in_flight") != "batches":
+        return max_num_batched_tokens
+    batches = batches_in_flight(deployment, facts, decided.draft, decided.runner, decided.parallel)
+    return None if batches is None else batches * max_num_batched_tokens
+
+
+def _plan(deployment: Deployment, facts: ReleaseFacts, decided: Decisions) -> tuple[CachePlan | None, str | None]:
+    cache = decided.kv_cache
+    if cache is None or not cache.layers:
+        # Said elsewhere: V4.1, a refused dtype, a GPU that was not named.
+        return None, None
+    try:
+        return plan_of(deployment, facts, decided.parallel, decided.draft, cache, hybrid=decided.hybrid_manager), None
+    except UnplannedError as error:
+        return None, str(error)
+
+
+def _retained(deployment: Deployment, draft: Draft) -> int:
+    """Tokens of drafts that a window keeps: those after the first, where several MTP modules work one after another.
+
+    ``SpeculativeConfig.use_multi_module_mtp``. A number of modules that only --hf-overrides states does not reach it.
+    """
+    modules, tokens = deployment.model.integer("num_nextn_predict_layers") or 1, draft.num_speculative_tokens or 1
+    overridden = "num_nextn_predict_layers" in deployment.flags.section("hf_overrides")
+    several = draft.method == "mtp" and not overridden and min(modules, tokens) > 1
+    return tokens - 1 if several else 0
+
+
+class _Fitting:
+    """One launch's figures on their way to a :class:`Memory`."""
+
+    def __init__(
+        self,
+        deployment: Deployment,
+        facts: ReleaseFacts,
+        decided: Decisions,
+        total: int,
+        weights: Weights | None,
+        plan: CachePlan | None,
+    ) -> None:
+        self._deployment, self._decided = deployment, decided
+        self._total, self._weights, self._plan = total, weights, plan
+        self._utilization = _fraction(deployment.flags.get("gpu_memory_utilization"))
+        self._fixed = integer(deployment, "kv_cache_memory_bytes")
+        section = facts.section("engine_config")
+        tokens, seqs = batch_limits(deployment, facts.section("spec_decode"), decided.parallel)
+        self._length = max_model_len(deployment, section)
+        limit = derived_length(deployment, section)
+        self._limit = None if limit is None else int(limit)
+        self._in_flight = in_flight_tokens(deployment, facts, decided, tokens)
+        self._costs = costs_of(
+            deployment,
+            facts,
+            parallel=decided.parallel,
+            attention=decided.attention,
+            kv_cache=decided.kv_cache,
+            draft=decided.draft,
+            runner=decided.runner,
+            moe=decided.moe,
+            max_num_batched_tokens=tokens,
+            max_num_seqs=seqs,
+            max_model_len=self._length,
+        )
+
+    def memory(self) -> Memory:
+        """All of it; what depends on something unknown is None."""
+        caches = self._caches()
+        common: dict[str, Any] = {
+            "gpu_bytes": self._total,
+            "utilization": self._utilization,
+            "budget_bytes": self._budget,
+            "weights": self._weights,
+            "costs": self._costs,
+            "plan": self._plan,
+            "max_model_len": self._length,
+            "in_flight_tokens": self._in_flight,
+            "notes": tuple(self._notes()),
+        }
+        plan, length, tokens = self._plan, self._length, self._in_flight
+        if caches is None:
+            return Memory(**common, **_UNKNOWN)
+        if plan is None or length is None or tokens is None:
+            stage = min(range(len(caches)), key=lambda number: caches[number].low)
+            fits = False if caches[stage].high <= 0 else None
+            return Memory(**common, **{**_UNKNOWN, "stage": stage, "cache_bytes": caches[stage], "fits": fits})
+        low, high = [cache.low for cache in caches], [cache.high for cache in caches]
+        stage = min(range(len(caches)), key=lambda number: low[number] // plan.strides[number])
+        blocks = self._blocks(plan, low, high)
+        limit = self._limit or length
+        return Memory(
+            **common,
+            stage=stage,
+            cache_bytes=caches[stage],
+            blocks=blocks,
+            request_blocks=requests.request_blocks(plan, length, tokens),
+            concurrency=_both(plan, blocks, length, tokens),
+            log_tokens=Span(*(requests.log_tokens(plan, size, length, tokens) for size in (blocks.low, blocks.high))),
+            longest_context=Span(*(requests.longest_context(plan, sizes, limit, tokens) for sizes in (low, high))),
+            trade_off=tuple(self._rows(plan, blocks, stage, length, limit, tokens)),
+            fits=self._fits(plan, low, high, length, tokens),
+        )
+
+    @property
+    def _budget(self) -> int:
+        """``request_memory``; with a fixed size of the cache nothing else is limited."""
+        return self._total if self._fixed else math.ceil(self._total * self._utilization)
+
+    def _caches(self) -> list[Span] | None:
+        """Bytes for the KV cache on each stage."""
+        if self._fixed and self._plan is not None:
+            return [Span(self._fixed, self._fixed)] * len(self._plan.strides)
+        if self._weights is None or self._weights.draft_bytes is None:
+            return None
+        offloaded = _offloaded(self._deployment)
+        costs = budgeted(self._costs)
+        caches = []
+        for stage in self._weights.stages:
+            held = Span(max(0, stage.total - offloaded), stage.total) if offloaded else Span(stage.total, stage.total)
+            caches.append(self._budget - (held + costs))
+        return caches
+
+    def _blocks(self, plan: CachePlan, low: Sequence[int], high: Sequence[int]) -> Span:
+        override = integer(self._deployment, "num_gpu_blocks_override")
+        if override is not None:
+            return Span(override, override)
+        return Span(requests.pool_blocks(plan, low), requests.pool_blocks(plan, high))
+
+    def _fits(self, plan: CachePlan, low: Sequence[int], high: Sequence[int], length: int, tokens: int) -> bool | None:
+        """Whether one request of max_model_len passes vLLM's check; with ``auto`` any length will do."""
+        asked = self._deployment.flags.values.get("max_model_len")
+        if asked is not None and not (isinstance(asked, int) and asked > 0):
+            length = 1
+        override = integer(self._deployment, "num_gpu_blocks_override")
+        if override is not None:
+            low = high = [override * stride for stride in plan.strides]
+        if requests.serves(plan, low, length, tokens):
+            return True
+        return None if requests.serves(plan, high, length, tokens) else False
+
+    def _rows(
+        self, plan: CachePlan, blocks: Span, stage: int, length: int, limit: int, tokens: int
+    ) -> Iterator[ContextRow]:
+        step = 1 + (self._decided.draft.num_speculative_tokens or 0)
+        stride = plan.strides[stage]
+        for context in sorted({length, *(size for size in _CONTEXTS if size <= limit)}):
+            most = requests.request_blocks(plan, context, tokens)
+            decoding = requests.request_blocks(plan, context, min(step, tokens))
+            yield ContextRow(
+                context=context,
+                blocks=most,
+                request_bytes=most * stride,
+                concurrency=(blocks.low / most, blocks.high / most),
+                decode_blocks=decoding,
+                decode_bytes=decoding * stride,
+                decode_concurrency=(blocks.low / decoding, blocks.high / decoding),
+            )
+
+    def _notes(self) -> Iterator[str]:
+        if self._deployment.hardware.unified_memory:
+            yield (
+                "CPU and GPU share this memory: what the operating system and other programs hold is missing here, and "
+                "vLLM refuses to start when less than the requested share is free."
+            )
+        if self._decided.parallel.data > 1:
+            yield f"Each of the {self._decided.parallel.data} data-parallel engines has a KV cache of its own."
+        if _offloaded(self._deployment):
+            yield "Weights are offloaded to host memory: how much stays on the GPU is only known in bounds."
+        if self._fixed:
+            yield "--kv-cache-memory-bytes fixes the KV cache; --gpu-memory-utilization has no effect on its size."
+
+
+_UNKNOWN: Final[dict[str, Any]] = {
+    "stage": 0,
+    "cache_bytes": None,
+    "blocks": None,
+    "request_blocks": None,
+    "concurrency": None,
+    "log_tokens": None,
+    "longest_context": None,
+}
+
+
+def _both(plan: CachePlan, blocks: Span, length: int, tokens: int) -> tuple[float, float]:
+    low, high = (requests.concurrency(plan, size, length, tokens) for size in (blocks.low, blocks.high))
+    return low, high
+
+
+def _fraction(value: Any) -> float:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= 1 else 1.0
+
+
+def _offloaded(deployment: Deployment) -> int:
+    """Bytes of weights that may be in host memory instead: all of them where groups of layers are fetched in turn."""
+    flags = deployment.flags
+    if integer(deployment, "offload_group_size"):
+        return _ALL
+    size = flags.get("cpu_offload_gb", 0)
+    return int(size * GIB) if isinstance(size, (int, float)) and not isinstance(size, bool) and size > 0 else 0

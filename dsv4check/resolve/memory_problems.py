@@ -1,0 +1,272 @@
+"""What the memory of a launch stops or spoils: weights that do not fit, contexts for which no blocks are left.
+
+An error needs even the favourable bound of every estimate to fail; where only the bounds disagree, the problem says how
+much of the range would do. Words of vLLM from ``request_memory`` (``v1/worker/utils.py``) and
+``_check_enough_kv_cache_memory`` (``v1/core/kv_cache_utils.py``, 0.33: ``kv_cache_planning.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from dsv4check.deployment import Deployment
+from dsv4check.memory import requests
+from dsv4check.memory.costs import CONTEXT
+from dsv4check.memory.records import CachePlan, Memory, Span
+from dsv4check.problems import Origin, Problem, Stage
+from dsv4check.releases.facts import ReleaseFacts
+from dsv4check.resolution import Parallelism
+from dsv4check.resolve.flag_values import integer, where
+
+_GIB: Final = 1 << 30
+_UNLIKELY: Final = 0.05
+"""Share of the range below which a launch is said not to fit, probably."""
+_SMALLER_BATCHES: Final = (16384, 8192, 4096, 2048, 1024, 512)
+_MOST_UTILIZATION: Final = 0.97
+_LENGTH_STEP: Final = 1024
+_MISLEADING: Final = 2.0
+"""Factor between the log's token count and the longest request from which on it is worth a word."""
+
+
+def memory_problems(
+    deployment: Deployment, facts: ReleaseFacts, memory: Memory, parallel: Parallelism
+) -> list[Problem]:
+    """Problems of a launch's memory, the one that vLLM meets first in front."""
+    refused = _free_memory(deployment, facts, memory)
+    if refused is not None:
+        return [refused]
+    weights = _weights(deployment, memory, parallel)
+    if weights is not None:
+        return [weights]
+    found = [_cache(deployment, memory, parallel)]
+    if memory.fits is not False:
+        found += [_chunk(deployment, memory), _log(deployment, memory), _after(deployment, memory)]
+    found.append(_unified(deployment, memory))
+    return [problem for problem in found if problem is not None]
+
+
+def _free_memory(deployment: Deployment, facts: ReleaseFacts, memory: Memory) -> Problem | None:
+    """``request_memory``: as much must be free at the start as the utilisation asks for."""
+    words = facts.section("memory").get("free_check")
+    context = next((cost.size for cost in memory.costs if cost.name == CONTEXT), None)
+    if words is None or context is None or deployment.hardware.unified_memory:
+        return None
+    free = memory.gpu_bytes - context.low
+    asked = int(memory.gpu_bytes * memory.utilization)
+    if free >= asked:
+        return None
+    data = {
+        "free_gib": _gib(free),
+        "asked_gib": _gib(asked),
+        "total_gib": _gib(memory.gpu_bytes),
+        "utilization": f"{memory.utilization:g}",
+    }
+    error = words.format(
+        device="cuda:0",
+        free=_gib(free),
+        total=_gib(memory.gpu_bytes),
+        utilization=memory.utilization,
+        requested=_gib(asked),
+    )
+    origin = where(deployment, "gpu_memory_utilization")
+    return Problem("less-memory-free-than-asked", Stage.MODEL_INIT, "ValueError", error, data, origin)
+
+
+def _weights(deployment: Deployment, memory: Memory, parallel: Parallelism) -> Problem | None:
+    """Weights that do not fit the GPU, whatever is left for a cache."""
+    weights = memory.weights
+    if weights is None or _offloads(deployment):
+        return None
+    context = next((cost.size.low for cost in memory.costs if cost.name == CONTEXT), 0)
+    held = max(stage.total for stage in weights.stages)
+    if held <= memory.gpu_bytes - context:
+        return None
+    data = {
+        "need_gib": _gib(held),
+        "memory_gib": _gib(memory.gpu_bytes),
+        "whole_gib": _gib(weights.checkpoint_bytes + (weights.draft_bytes or 0)),
+        "gpus": parallel.total,
+        "tp": _larger_tensor(memory, parallel),
+    }
+    origin = where(deployment, "tensor_parallel_size")
+    error = "CUDA out of memory."
+    return Problem("weights-exceed-gpu", Stage.WEIGHT_LOAD, "torch.OutOfMemoryError", error, data, origin)
+
+
+def _cache(deployment: Deployment, memory: Memory, parallel: Parallelism) -> Problem | None:
+    """Too little for one request, or for any."""
+    cache, plan = memory.cache_bytes, memory.plan
+    if cache is None:
+        return None
+    stage = Stage.KV_CACHE_INIT
+    data = _base(memory, parallel)
+    origin = where(deployment, "max_model_len", "gpu_memory_utilization")
+    if cache.high <= (plan.reserved_blocks * plan.strides[memory.stage] if plan is not None else 0):
+        error = "No available memory for the cache blocks."
+        return Problem("no-memory-for-cache", stage, "ValueError", error, data, origin)
+    length, tokens = memory.max_model_len, memory.in_flight_tokens
+    if plan is None or length is None or tokens is None or memory.fits is True:
+        return None
+    need = requests.needed_bytes(plan, memory.stage, length, tokens)
+    data |= _remedies(memory, plan, need)
+    if memory.fits is False:
+        error = f"To serve at least one request with the model's max seq len ({length})"
+        return Problem("request-exceeds-cache", stage, "ValueError", error, data, origin)
+    share = (cache.high - need) / max(cache.high - cache.low, 1)
+    code = "request-probably-exceeds-cache" if share < _UNLIKELY else "request-may-exceed-cache"
+    return Problem(code, stage, "", "", data | {"share": round(100 * share)}, origin)
+
+
+def _base(memory: Memory, parallel: Parallelism) -> dict[str, Any]:
+    weights = memory.weights
+    cache = memory.cache_bytes or Span(0, 0)
+    held = weights.stages[memory.stage].total if weights is not None and memory.stage < len(weights.stages) else 0
+    return {
+        "gpu_gib": _gib(memory.gpu_bytes),
+        "budget_gib": _gib(memory.budget_bytes),
+        "weights_gib": _gib(held),
+        "cache": _range(cache),
+        "length": memory.max_model_len,
+        "in_flight": memory.in_flight_tokens,
+        "stage": memory.stage,
+        "need_gib": None,
+        "longest": memory.longest_context.high if memory.longest_context else None,
+        "tp": _larger_tensor(memory, parallel),
+        "fit_length": None,
+        "fit_tokens": None,
+        "fit_utilization": None,
+    }
+
+
+def _remedies(memory: Memory, plan: CachePlan, need: int) -> dict[str, Any]:
+    """The smallest change of each kind with which even the low bound serves one request; None where there is none."""
+    cache, length, tokens = memory.cache_bytes, memory.max_model_len, memory.in_flight_tokens
+    found: dict[str, Any] = {"need_gib": _gib(need)}
+    if cache is None or length is None or tokens is None:
+        return found
+    longest = memory.longest_context.low if memory.longest_context is not None else 0
+    if 0 < longest < length:
+        found["fit_length"] = longest if longest < _LENGTH_STEP else longest // _LENGTH_STEP * _LENGTH_STEP
+    utilization = (memory.budget_bytes + need - cache.low) / memory.gpu_bytes
+    rounded = int(utilization * 100 + 1) / 100
+    if memory.utilization < rounded <= _MOST_UTILIZATION:
+        found["fit_utilization"] = rounded
+    for smaller in _SMALLER_BATCHES:
+        # At most two batches are in flight here; a pipeline's are more, and the edited launch is checked again anyway.
+        if smaller < tokens and requests.needed_bytes(plan, memory.stage, length, 2 * smaller) <= cache.low:
+            found["fit_tokens"] = smaller
+            break
+    return found
+
+
+def _chunk(deployment: Deployment, memory: Memory) -> Problem | None:
+    """Tokens in flight that take more than half of the cache: windows and states hold all of them until a step ends."""
+    plan, length, tokens, blocks = memory.plan, memory.max_model_len, memory.in_flight_tokens, memory.blocks
+    if plan is None or length is None or tokens is None or blocks is None or memory.request_blocks is None:
+        return None
+    in_flight = memory.request_blocks - requests.request_blocks(plan, length, 1)
+    if blocks.high <= 0 or 2 * in_flight <= blocks.high:
+        return None
+    stride = plan.strides[memory.stage]
+    data = {
+        "tokens": tokens,
+        "share": min(100, round(100 * in_flight / blocks.high)),
+        "chunk_gib": _gib(in_flight * stride),
+        "cache": _range(memory.cache_bytes or Span(0, 0)),
+        "length": length,
+        "concurrency": _times(memory.concurrency),
+        "smaller": next((size for size in _SMALLER_BATCHES if 4 * size <= tokens), 512),
+    }
+    origin = where(deployment, "max_num_batched_tokens")
+    return Problem("batched-tokens-fill-cache", Stage.KV_CACHE_INIT, "", "", data, origin)
+
+
+def _log(deployment: Deployment, memory: Memory) -> Problem | None:
+    """vLLM's token count is concurrency x max_model_len: far from what one request, or short ones, can have."""
+    log, longest, length = memory.log_tokens, memory.longest_context, memory.max_model_len
+    if log is None or longest is None or length is None or not deployment.flags.given("max_model_len"):
+        return None
+    if log.high <= 0 or longest.low < _MISLEADING * log.high:
+        return None
+    data = {
+        "printed": f"{log.low:,} - {log.high:,}" if not log.exact else f"{log.low:,}",
+        "concurrency": _times(memory.concurrency),
+        "length": f"{length:,}",
+        "longest": f"{longest.low:,}",
+    }
+    return Problem("log-tokens-no-capacity", Stage.KV_CACHE_INIT, "", "", data, where(deployment, "max_model_len"))
+
+
+def _after(deployment: Deployment, memory: Memory) -> Problem | None:
+    """Costs that come after the cache was sized, and are more than what is left even at their low bounds."""
+    if deployment.hardware.unified_memory or memory.cache_bytes is None:
+        return None
+    after = sum(cost.size.low for cost in memory.costs if not cost.budgeted)
+    # Peak activations are over when the rest comes: their memory is used again.
+    spare = max((cost.size.high for cost in memory.costs if cost.budgeted and "peak" in cost.name), default=0)
+    left = memory.gpu_bytes - memory.budget_bytes + spare
+    if after <= left:
+        return None
+    largest = max((cost for cost in memory.costs if not cost.budgeted), key=lambda cost: cost.size.low)
+    data = {
+        "after_gib": _gib(after),
+        "left_gib": _gib(memory.gpu_bytes - memory.budget_bytes),
+        "utilization": f"{memory.utilization:g}",
+        "largest": largest.name,
+        "largest_gib": _gib(largest.size.low),
+        "fit_utilization": max(0.5, int((memory.gpu_bytes - after) / memory.gpu_bytes * 100) / 100),
+        "seqs": max(1, (integer(deployment, "max_num_seqs") or 1024) // 4),
+    }
+    origin = where(deployment, "gpu_memory_utilization", "max_num_seqs")
+    return Problem("costs-after-cache", Stage.WARMUP, "torch.OutOfMemoryError", "CUDA out of memory.", data, origin)
+
+
+def _unified(deployment: Deployment, memory: Memory) -> Problem | None:
+    """CPU and GPU share the memory: the share that is asked for must be free of everything else on the machine."""
+    if not deployment.hardware.unified_memory:
+        return None
+    asked = int(memory.gpu_bytes * memory.utilization)
+    data = {
+        "asked_gib": _gib(asked),
+        "total_gib": _gib(memory.gpu_bytes),
+        "rest_gib": _gib(memory.gpu_bytes - asked),
+        "utilization": f"{memory.utilization:g}",
+    }
+    origin: Origin | None = where(deployment, "gpu_memory_utilization")
+    return Problem("unified-memory-share", Stage.MODEL_INIT, "", "", data, origin)
+
+
+def _larger_tensor(memory: Memory, parallel: Parallelism) -> int:
+    """The next doubled tensor-parallel size whose weights leave a tenth of the budget free."""
+    weights = memory.weights
+    size = parallel.tensor * 2
+    if weights is None:
+        return size
+    while size < 8 * parallel.tensor:
+        part = parallel.tensor / size
+        held = max((stage.experts + stage.cut) * part + stage.whole + stage.draft * part for stage in weights.stages)
+        if held <= 0.9 * memory.budget_bytes:
+            break
+        size *= 2
+    return size
+
+
+def _offloads(deployment: Deployment) -> bool:
+    flags: Mapping[str, Any] = deployment.flags.values
+    return any(flags.get(dest) for dest in ("cpu_offload_gb", "offload_backend", "offload_group_size"))
+
+
+def _gib(size: float) -> str:
+    return f"{size / _GIB:.1f}"
+
+
+def _range(size: Span) -> str:
+    return f"{_gib(size.low)} - {_gib(size.high)}" if not size.exact else _gib(size.low)
+
+
+def _times(concurrency: tuple[float, float] | None) -> str:
+    if concurrency is None:
+        return "?"
+    low, high = concurrency
+    return f"{low:.2f}" if low == high else f"{low:.2f} - {high:.2f}"
