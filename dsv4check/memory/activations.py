@@ -28,20 +28,38 @@ _GATHER_ROUND: Final = 128
 
 
 def model_buffers(launch: Launch, shape: Shapes) -> Cost | None:
-    """Top-k indices, the draft's view of the residual streams, and the padded query of 0.27 - 0.28."""
+    """RoPE tables, top-k indices, the draft's view of the residual streams, and the padded query of 0.27 - 0.28."""
     if launch.tokens is None:
         return None
+    tables = rope_tables(launch, shape)
     indices = launch.tokens * shape.index_topk * 4
     streams = launch.tokens * shape.streams * shape.hidden * BF16
     pool = 0
     if launch.facts["padded_query"] == "pool":
         pool = launch.tokens * (shape.padded_heads * shape.head_dim * BF16 + shape.head_dim * FP32)
-    low = indices + pool + (streams if launch.drafting else 0)
-    size = Span(low, indices + pool + streams)
+    low = tables + indices + pool + (streams if launch.drafting else 0)
+    size = Span(low, tables + indices + pool + streams)
     parts = [f"{shape.index_topk} top-k indices", f"{shape.streams} x {shape.hidden} residual values"]
     parts += [f"a query of {shape.padded_heads} heads"] if pool else []
-    why = f"{launch.tokens} tokens with {', '.join(parts)} each: {gib(size)}."
+    why = (
+        f"RoPE tables of every position ({gib(Span(tables, tables))}), and {launch.tokens} tokens with "
+        f"{', '.join(parts)} each: {gib(size)}."
+    )
     return Cost(MODEL_BUFFERS, size, True, why, _model(launch))
+
+
+def rope_tables(launch: Launch, shape: Shapes) -> int:
+    """Bytes of the cos/sin tables: one for compressed layers and one for the others, float32, all positions.
+
+    ``get_rope`` keeps one table for each set of parameters; --max-model-len does not shorten it.
+    """
+    model = launch.deployment.model
+    positions, width = model.integer("max_position_embeddings") or 0, model.integer("qk_rope_head_dim") or 0
+    kinds = {ratio > 1 for ratio in model.compress_ratios} | ({False} if launch.drafting else set())
+    return len(kinds) * positions * width * FP32 if max(positions, width) < _MOST_POSITIONS else 0
+
+
+_MOST_POSITIONS: Final = 1 << 40
 
 
 def workspace(launch: Launch, shape: Shapes) -> Cost | None:
@@ -109,6 +127,11 @@ def _two_lanes(launch: Launch) -> bool:
     return bool(launch.facts["workspace_lanes"]) and method == "dspark"
 
 
+_REUSED: Final = 70
+"""Percent of the least peak that is new memory: loading leaves torch blocks that are used again. V4-Flash on two H200
+NVL (0.23.0, 8192 tokens, eager) has at most 0.8 GiB left for it and for libraries, of the 0.9 GiB alive at once."""
+
+
 def peak(launch: Launch, shape: Shapes) -> Cost | None:
     """The larger of the forward pass and the sampler's run after it."""
     if launch.tokens is None:
@@ -116,8 +139,9 @@ def peak(launch: Launch, shape: Shapes) -> Cost | None:
     forward = _forward(launch, shape, launch.tokens)
     sampler = _sampler(launch, shape, launch.tokens)
     held = launch.tokens * shape.hidden * BF16
+    least = max(forward.low, sampler.low + held if launch.parallel.pipeline == 1 else 0)
     size = Span(
-        max(forward.low, sampler.low + held if launch.parallel.pipeline == 1 else 0),
+        least * _REUSED // 100,
         max(forward.high, sampler.high + held),
     )
     why = (

@@ -31,6 +31,8 @@ from dsv4check.resolve.speculative_limits import batch_limits
 
 GIB: Final = 1 << 30
 _CONTEXTS: Final = (4096, 8192, 16384, 32768, 65536, 131072, 262144, 524288, 1048576)
+_UTILIZATION: Final = 0.92
+"""Every release's default of --gpu-memory-utilization."""
 _ALL: Final = 1 << 50
 """More bytes than any model has."""
 
@@ -154,6 +156,7 @@ class _Fitting:
         limit = derived_length(deployment, section)
         self._limit = None if limit is None else int(limit)
         self._in_flight = in_flight_tokens(deployment, facts, decided, tokens)
+        self._batches = batches_in_flight(deployment, facts, decided.draft, decided.runner, decided.parallel) or 2
         self._costs = costs_of(
             deployment,
             facts,
@@ -246,7 +249,8 @@ class _Fitting:
     def _rows(
         self, plan: CachePlan, blocks: Span, stage: int, length: int, limit: int, tokens: int
     ) -> Iterator[ContextRow]:
-        step = 1 + (self._decided.draft.num_speculative_tokens or 0)
+        # Every batch in flight has a token of the request, and its drafts.
+        step = (1 + (self._decided.draft.num_speculative_tokens or 0)) * self._batches
         stride = plan.strides[stage]
         for context in sorted({length, *(size for size in _CONTEXTS if size <= limit)}):
             most = requests.request_blocks(plan, context, tokens)
@@ -292,7 +296,9 @@ def _both(plan: CachePlan, blocks: Span, length: int, tokens: int) -> tuple[floa
 
 
 def _fraction(value: Any) -> float:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= 1 else 1.0
+    """The share that may be used; a value that vLLM refuses says nothing about memory, so the default stands for it."""
+    valid = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= 1
+    return float(value) if valid else _UTILIZATION
 
 
 def _offloaded(deployment: Deployment) -> int:
@@ -301,4 +307,5 @@ def _offloaded(deployment: Deployment) -> int:
     if integer(deployment, "offload_group_size"):
         return _ALL
     size = flags.get("cpu_offload_gb", 0)
-    return int(size * GIB) if isinstance(size, (int, float)) and not isinstance(size, bool) and size > 0 else 0
+    number = isinstance(size, (int, float)) and not isinstance(size, bool) and size > 0
+    return int(min(size, _ALL / GIB) * GIB) if number else 0

@@ -8,38 +8,41 @@ much of the range would do. Words of vLLM from ``request_memory`` (``v1/worker/u
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from dsv4check.deployment import Deployment
 from dsv4check.memory import requests
 from dsv4check.memory.costs import CONTEXT
-from dsv4check.memory.records import CachePlan, Memory, Span
+from dsv4check.memory.fit import Decisions, memory_of
+from dsv4check.memory.records import Memory, Span
 from dsv4check.problems import Origin, Problem, Stage
 from dsv4check.releases.facts import ReleaseFacts
 from dsv4check.resolution import Parallelism
 from dsv4check.resolve.flag_values import integer, where
 
 _GIB: Final = 1 << 30
-_UNLIKELY: Final = 0.05
+_UNLIKELY: Final = 0.02
 """Share of the range below which a launch is said not to fit, probably."""
-_SMALLER_BATCHES: Final = (16384, 8192, 4096, 2048, 1024, 512)
+_BATCHES: Final = (16384, 8192, 4096, 2048, 1024, 512)
+_SMALL_BATCH: Final = 2048
+"""The batch that is tried together with a shorter context."""
 _MOST_UTILIZATION: Final = 0.97
 _LENGTH_STEP: Final = 1024
 _MISLEADING: Final = 2.0
 """Factor between the log's token count and the longest request from which on it is worth a word."""
 
 
-def memory_problems(
-    deployment: Deployment, facts: ReleaseFacts, memory: Memory, parallel: Parallelism
-) -> list[Problem]:
+def memory_problems(deployment: Deployment, facts: ReleaseFacts, memory: Memory, decided: Decisions) -> list[Problem]:
     """Problems of a launch's memory, the one that vLLM meets first in front."""
+    parallel = decided.parallel
     refused = _free_memory(deployment, facts, memory)
     if refused is not None:
         return [refused]
     weights = _weights(deployment, memory, parallel)
     if weights is not None:
         return [weights]
-    found = [_cache(deployment, memory, parallel)]
+    found = [_cache(deployment, facts, memory, decided)]
     if memory.fits is not False:
         found += [_chunk(deployment, memory), _log(deployment, memory), _after(deployment, memory)]
     found.append(_unified(deployment, memory))
@@ -94,13 +97,13 @@ def _weights(deployment: Deployment, memory: Memory, parallel: Parallelism) -> P
     return Problem("weights-exceed-gpu", Stage.WEIGHT_LOAD, "torch.OutOfMemoryError", error, data, origin)
 
 
-def _cache(deployment: Deployment, memory: Memory, parallel: Parallelism) -> Problem | None:
+def _cache(deployment: Deployment, facts: ReleaseFacts, memory: Memory, decided: Decisions) -> Problem | None:
     """Too little for one request, or for any."""
     cache, plan = memory.cache_bytes, memory.plan
     if cache is None:
         return None
     stage = Stage.KV_CACHE_INIT
-    data = _base(memory, parallel)
+    data = _base(memory, decided.parallel)
     origin = where(deployment, "max_model_len", "gpu_memory_utilization")
     if cache.high <= (plan.reserved_blocks * plan.strides[memory.stage] if plan is not None else 0):
         error = "No available memory for the cache blocks."
@@ -109,7 +112,7 @@ def _cache(deployment: Deployment, memory: Memory, parallel: Parallelism) -> Pro
     if plan is None or length is None or tokens is None or memory.fits is True:
         return None
     need = requests.needed_bytes(plan, memory.stage, length, tokens)
-    data |= _remedies(memory, plan, need)
+    data |= _remedies(deployment, facts, memory, decided) | {"need_gib": _gib(need)}
     if memory.fits is False:
         error = f"To serve at least one request with the model's max seq len ({length})"
         return Problem("request-exceeds-cache", stage, "ValueError", error, data, origin)
@@ -136,28 +139,47 @@ def _base(memory: Memory, parallel: Parallelism) -> dict[str, Any]:
         "fit_length": None,
         "fit_tokens": None,
         "fit_utilization": None,
+        "both_tokens": None,
+        "both_length": None,
     }
 
 
-def _remedies(memory: Memory, plan: CachePlan, need: int) -> dict[str, Any]:
+def _remedies(deployment: Deployment, facts: ReleaseFacts, memory: Memory, decided: Decisions) -> dict[str, Any]:
     """The smallest change of each kind with which even the low bound serves one request; None where there is none."""
-    cache, length, tokens = memory.cache_bytes, memory.max_model_len, memory.in_flight_tokens
-    found: dict[str, Any] = {"need_gib": _gib(need)}
-    if cache is None or length is None or tokens is None:
-        return found
-    longest = memory.longest_context.low if memory.longest_context is not None else 0
-    if 0 < longest < length:
-        found["fit_length"] = longest if longest < _LENGTH_STEP else longest // _LENGTH_STEP * _LENGTH_STEP
-    utilization = (memory.budget_bytes + need - cache.low) / memory.gpu_bytes
-    rounded = int(utilization * 100 + 1) / 100
-    if memory.utilization < rounded <= _MOST_UTILIZATION:
-        found["fit_utilization"] = rounded
-    for smaller in _SMALLER_BATCHES:
-        # At most two batches are in flight here; a pipeline's are more, and the edited launch is checked again anyway.
-        if smaller < tokens and requests.needed_bytes(plan, memory.stage, length, 2 * smaller) <= cache.low:
-            found["fit_tokens"] = smaller
-            break
+    length, in_flight = memory.max_model_len or 0, memory.in_flight_tokens or 0
+    found: dict[str, Any] = {"fit_length": _shorter(memory, length), "fit_utilization": _more(memory)}
+    for tokens in (size for size in _BATCHES if size < in_flight):
+        smaller, _notes = memory_of(_with_flag(deployment, "max_num_batched_tokens", tokens), facts, decided)
+        if smaller is None or smaller.in_flight_tokens is None or smaller.in_flight_tokens >= in_flight:
+            continue
+        if smaller.fits is True:
+            return found | {"fit_tokens": tokens}
+        if tokens == _SMALL_BATCH:
+            found |= {"both_tokens": tokens, "both_length": _shorter(smaller, length)}
     return found
+
+
+def _shorter(memory: Memory, length: int) -> int | None:
+    """A round context that fits at the low bound, shorter than ``length``."""
+    longest = memory.longest_context.low if memory.longest_context is not None else 0
+    if not 0 < longest < length:
+        return None
+    return longest if longest < _LENGTH_STEP else longest // _LENGTH_STEP * _LENGTH_STEP
+
+
+def _more(memory: Memory) -> float | None:
+    """The utilisation with which the low bound is enough; None where it would be too much."""
+    cache, plan, length, tokens = memory.cache_bytes, memory.plan, memory.max_model_len, memory.in_flight_tokens
+    if cache is None or plan is None or length is None or tokens is None:
+        return None
+    missing = requests.needed_bytes(plan, memory.stage, length, tokens) - cache.low
+    share = int((memory.budget_bytes + missing) / memory.gpu_bytes * 100 + 1) / 100
+    return share if memory.utilization < share <= _MOST_UTILIZATION else None
+
+
+def _with_flag(deployment: Deployment, dest: str, value: Any) -> Deployment:
+    flags = replace(deployment.flags, values={**deployment.flags.values, dest: value})
+    return replace(deployment, flags=flags)
 
 
 def _chunk(deployment: Deployment, memory: Memory) -> Problem | None:
@@ -176,7 +198,7 @@ def _chunk(deployment: Deployment, memory: Memory) -> Problem | None:
         "cache": _range(memory.cache_bytes or Span(0, 0)),
         "length": length,
         "concurrency": _times(memory.concurrency),
-        "smaller": next((size for size in _SMALLER_BATCHES if 4 * size <= tokens), 512),
+        "smaller": next((size for size in _BATCHES if 4 * size <= tokens), 512),
     }
     origin = where(deployment, "max_num_batched_tokens")
     return Problem("batched-tokens-fill-cache", Stage.KV_CACHE_INIT, "", "", data, origin)

@@ -137,12 +137,13 @@ def _divisor_above(heads: int, tensor: int, groups: int | None) -> int:
 
 
 def pipeline_layers(deployment: Deployment, parallel: Parallelism) -> tuple[int, ...] | None:
-    """Layers of each pipeline stage; None when config.json or ``VLLM_PP_LAYER_PARTITION`` does not give them.
+    """Layers of each pipeline stage; None when config.json or ``VLLM_PP_LAYER_PARTITION`` does not give them, and
+    where there are more stages than layers.
 
     Source: ``distributed/utils.py:get_pp_indices``.
     """
     layers, stages = deployment.model.integer("num_hidden_layers"), parallel.pipeline
-    if layers is None:
+    if layers is None or stages > layers:
         return None
     text = deployment.env.get("VLLM_PP_LAYER_PARTITION")
     if text is not None and stages > 1:

@@ -78,22 +78,12 @@ def resolve(deployment: Deployment, facts: ReleaseFacts) -> Resolution:
 
     memory = None
     if cuda:
-        memory, more = memory_of(
-            deployment,
-            facts,
-            Decisions(
-                parallel,
-                draft,
-                runner,
-                attention,
-                kv_cache,
-                moe,
-                connector_facts["hybrid_manager_disabled"] is not True,
-            ),
-        )
+        hybrid = connector_facts["hybrid_manager_disabled"] is not True
+        decided = Decisions(parallel, draft, runner, attention, kv_cache, moe, hybrid)
+        memory, more = memory_of(deployment, facts, decided)
         notes += more
-    if memory is not None:
-        problems += memory_problems(deployment, facts, memory, parallel)
+        if memory is not None:
+            problems += memory_problems(deployment, facts, memory, decided)
 
     if deployment.checkpoint is not None:
         # Most launches name a checkpoint that is not on this machine, and need not import this.

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dsv4check.problems import Stage
 from tests.launches import run_launch
-from tests.resolve.engine_launches import FLASH, PRO, RELEASES, deployment, engine_of, parallel_of
+from tests.resolve.engine_launches import FLASH, RELEASES, deployment, engine_of
 
 TP8 = {"tensor_parallel_size": 8}
 
@@ -269,41 +269,3 @@ def test_unknown_variable_is_fatal_on_request() -> None:
 @given(st.dictionaries(st.text("VLLM_ABCDEPORT", min_size=1, max_size=12), st.text(max_size=12), max_size=4))
 def test_any_environment_is_survived(env: dict[str, str]) -> None:
     engine_of(deployment("0.33.0", TP8, env=env))
-
-
-@pytest.mark.parametrize(
-    ("gpu", "flags", "config", "fits"),
-    [
-        ("H200", {}, FLASH, False),
-        ("H200", {"tensor_parallel_size": 2}, FLASH, True),
-        ("B200", {}, FLASH, True),
-        ("H100", {"tensor_parallel_size": 4}, FLASH, True),
-        ("H100", {"data_parallel_size": 4, "enable_expert_parallel": True}, FLASH, True),
-        ("H200", {"tensor_parallel_size": 8}, PRO, True),
-        ("H100", {"tensor_parallel_size": 8}, PRO, False),
-        ("H100", {"tensor_parallel_size": 8, "pipeline_parallel_size": 2}, PRO, True),
-        ("H200", {"cpu_offload_gb": 40}, FLASH, True),
-        ("H200", {"load_format": "dummy"}, FLASH, True),
-        (None, {}, FLASH, True),
-    ],
-)
-def test_weights_against_memory(gpu: str | None, flags: dict[str, Any], config: Any, fits: bool) -> None:
-    launch = deployment("0.28.0", flags, gpu=gpu, gpus=None, config=config)
-    assert ("weights-exceed-gpu" not in engine_of(launch)) is fits
-
-
-def test_weight_bound_is_just_below_the_published_size() -> None:
-    from dsv4check.resolve.memory_limits import weight_bytes_per_gpu
-
-    launch = deployment("0.28.0", {})
-    bound = weight_bytes_per_gpu(launch, parallel_of(launch)[0])
-    assert bound is not None
-    assert 0.94 < bound / (159_609_485_896 - 3_593_787_756) < 1
-
-
-@pytest.mark.parametrize("size", ["tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"])
-def test_weight_bound_of_a_size_beyond_a_float_is_unknown(size: str) -> None:
-    from dsv4check.resolve.memory_limits import weight_bytes_per_gpu
-
-    launch = deployment("0.30.0", {size: 10**400}, gpu="H200", gpus=8)
-    assert weight_bytes_per_gpu(launch, parallel_of(launch)[0]) is None

@@ -67,6 +67,7 @@ def describe_target(model: Any) -> dict[str, Any]:
         "cache_layers": attention,
         "experts": sorted(experts),
         "parameter_bytes": held_bytes(model),
+        "buffer_bytes": buffer_bytes(model),
     }
 
 
@@ -84,6 +85,22 @@ def held_bytes(model: Any) -> int:
         for parameter in model.parameters()
         if parameter.untyped_storage()._cdata not in _IN_HOST_MEMORY
     )
+
+
+def buffer_bytes(model: Any) -> int:
+    """Bytes of this rank's buffers and other tensors that its modules keep, each storage once (tables of RoPE, ...)."""
+    import torch
+
+    held: dict[int, int] = {}
+    parameters = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
+    for module in model.modules():
+        for tensor in (*module._buffers.values(), *vars(module).values()):
+            if not isinstance(tensor, torch.Tensor):
+                continue
+            storage = tensor.untyped_storage()
+            if storage._cdata not in parameters and storage._cdata not in _IN_HOST_MEMORY:
+                held[storage._cdata] = storage.nbytes()
+    return sum(held.values())
 
 
 def check_lora(config: Any, model: Any) -> None:

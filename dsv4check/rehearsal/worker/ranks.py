@@ -63,6 +63,7 @@ def describe(ranks: list[Rank]) -> dict[str, Any]:
         "cache_layers": layers,
         "experts": sorted({name for part in parts for name in part["experts"]}),
         "parameter_bytes": [part["parameter_bytes"] for part in parts],
+        "buffer_bytes": [part["buffer_bytes"] for part in parts],
     }
 
 
