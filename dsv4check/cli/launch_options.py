@@ -166,6 +166,7 @@ def refuse_late_options(command: list[str] | None, program: str) -> None:
 _OWN_OPTIONS: Final = frozenset(
     {"--vllm", "--gpus", "--gpu", "--nodes", "--checkpoint", "--draft", "--names", "--model-config", "--online"}
     | {"--fail-on", "--package", "--env", "--format", "--gpu-memory-gib", "--rules", "--strict"}
+    | {"--context", "--concurrency", "--max-nodes", "--draft-tokens"}
 )
 """None of them is a flag of ``vllm serve``."""
 
