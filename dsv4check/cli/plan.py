@@ -24,7 +24,6 @@ from dsv4check.cli.launch_options import (
     refuse_late_options,
 )
 from dsv4check.cli.output import Format, print_blocks
-
 from dsv4check.errors import InputError
 
 if TYPE_CHECKING:

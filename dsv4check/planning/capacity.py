@@ -1,7 +1,7 @@
 """How many requests of the whole context a launch holds at once while it works through them.
 
-vLLM's own ``Maximum concurrency`` divides the pool by what a request takes while it is *prefilled* with every token that
-may be in flight. All requests cannot be in that state together: the tokens in flight are shared by them. Here one
+vLLM's own ``Maximum concurrency`` divides the pool by what a request takes while it is *prefilled* with every token
+that may be in flight. All requests cannot be in that state together: the tokens in flight are shared by them. Here one
 request has all of them and the others decode. Spreading the same tokens over several prefills only moves blocks from
 one to the other (up to one block a window group and further prefill, for rounding).
 """

@@ -63,8 +63,11 @@ class Layout:
 
     def flags(self) -> tuple[tuple[str, ...], ...]:
         """The flags of the first node's command, each with its value."""
-        named = (("--tensor-parallel-size", self.tensor), ("--pipeline-parallel-size", self.pipeline))
-        named = (*named, ("--data-parallel-size", self.data))
+        named = (
+            ("--tensor-parallel-size", self.tensor),
+            ("--pipeline-parallel-size", self.pipeline),
+            ("--data-parallel-size", self.data),
+        )
         flags: list[tuple[str, ...]] = [(name, str(size)) for name, size in named if size > 1]
         if self.experts:
             flags.append(("--enable-expert-parallel",))

@@ -21,7 +21,7 @@ from dsv4check.planning.question import Question, Wanted, read_question
 from dsv4check.planning.records import Plan, Shortfall, Trial
 from dsv4check.planning.repairs import Additions, Repairs, extended, obstacles
 from dsv4check.planning.shortage import lack_of, standing
-from dsv4check.planning.tuning import Limits, Tuning, steps
+from dsv4check.planning.tuning import Limits, Tuning, fewest, steps
 from dsv4check.releases.facts import load_facts
 from dsv4check.report.model import Report
 from dsv4check.request import Request
@@ -89,7 +89,9 @@ class _Search:
         ladder = steps(limits, requests, self._question.given, tokens_per_request=self._step_tokens())
         tightest = self._trial(layout, ladder[-1], limits, Additions())
         if not tightest.serves and not obstacles(tightest.report):
-            return tightest
+            # Room for the buffers of so many requests may be what it lacks: say how far it gets with fewer.
+            fewer = fewest(ladder[-1], self._question.given, tokens_per_request=self._step_tokens())
+            return max(tightest, self._trial(layout, fewer, limits, tightest.additions), key=standing)
         serving: Trial | None = tightest if tightest.serves else None
         for number, tuning in enumerate(ladder):
             trial = self._trial(layout, tuning, limits, tightest.additions)

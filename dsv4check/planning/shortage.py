@@ -29,10 +29,10 @@ def lack_of(trial: Trial, concurrency: int) -> str:
     if trial.report.errors:
         return f"fails: {trial.report.errors[0].message}"
     share = per_engine(concurrency, held.engines)
-    if trial.seqs < share:
-        return f"admits {trial.seqs * held.engines:,} of {concurrency:,} requests (--max-num-seqs {trial.seqs})"
     if held.per_engine < share:
         return f"holds {held.total:,} of {concurrency:,} requests"
+    if trial.seqs < share:
+        return f"admits {trial.seqs * held.engines:,} of {concurrency:,} requests (--max-num-seqs {trial.seqs})"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""Flags that trade speed for room in the KV cache, from vLLM's own defaults to the tightest: the steps of a candidate."""
+"""Flags that trade speed for room in the KV cache: the steps of a candidate, from vLLM's defaults to the tightest."""
 
 from __future__ import annotations
 
@@ -75,3 +75,11 @@ def steps(limits: Limits, requests: int, given: Collection[str], *, tokens_per_r
     }
     utilizations = (None, HIGHER_UTILIZATION) if raises else (None,)
     return [Tuning(chunk, number, share) for share in utilizations for chunk in chunks for number in seqs]
+
+
+def fewest(tightest: Tuning, given: Collection[str], *, tokens_per_request: int = 1) -> Tuning:
+    """The tightest tuning with the smallest chunk, and no more requests than that holds a step of."""
+    tokens = None if "max_num_batched_tokens" in given else CHUNKS[-1]
+    most = max(1, CHUNKS[-1] // tokens_per_request)
+    seqs = None if "max_num_seqs" in given else min(tightest.seqs or most, most)
+    return Tuning(tokens, seqs, tightest.utilization)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from dsv4check.planning.layouts import HEAD_ADDRESS
@@ -10,7 +11,7 @@ from dsv4check.report.blocks import Block, Heading, Paragraph, Table, finding_bl
 from dsv4check.report.figures import count_range, gib, gib_range, plural, ratio_range
 
 if TYPE_CHECKING:
-    from dsv4check.planning.records import Plan, Trial
+    from dsv4check.planning.records import Plan, Shortfall, Trial
 
 
 def plan_blocks(plan: Plan) -> Iterator[Block]:
@@ -28,8 +29,17 @@ def plan_blocks(plan: Plan) -> Iterator[Block]:
         yield from _alternatives(plan, best)
     if plan.shortfalls:
         yield Heading("Why fewer GPUs do not do" if best is not None else "How far each number of GPUs gets")
-        for item in plan.shortfalls:
-            yield Paragraph(f"{plural(item.gpus, 'GPU')}: {item.reason}")
+        yield from _shortfalls(plan.shortfalls)
+
+
+def _shortfalls(shortfalls: tuple[Shortfall, ...]) -> Iterator[Block]:
+    """One line each; numbers that fail in the same words, as with an error of the release, share one."""
+    for _lacks, group in groupby(shortfalls, key=lambda item: item.closest and item.closest.lacks):
+        same = list(group)
+        if len(same) == 1 or same[0].closest is None:
+            yield from (Paragraph(f"{plural(item.gpus, 'GPU')}: {item.reason}") for item in same)
+        else:
+            yield Paragraph(f"{', '.join(str(item.gpus) for item in same)} GPUs: {same[0].closest.lacks}")
 
 
 def _headline(plan: Plan) -> str:
@@ -39,8 +49,9 @@ def _headline(plan: Plan) -> str:
         layout = plan.best.layout
         return f"{plural(layout.gpus, 'GPU')}: {layout.label} serves {asked}"
     last = plan.shortfalls[-1]
-    nodes = plural(wanted.max_nodes, "node")
-    return f"NOTHING SERVES {asked}, up to {nodes} of {plural(plan.per_node, 'GPU')}: {last.reason}"
+    text = f"NOTHING SERVES {asked}, up to {plural(wanted.max_nodes, 'node')} of {plural(plan.per_node, 'GPU')}"
+    # The messages of errors are long, and stand below.
+    return text if last.closest is None or last.closest.report.errors else f"{text}: {last.reason}"
 
 
 def _commands(best: Trial) -> Iterator[Block]:
