@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from dsv4check.planning.records import Plan
 
 _EXPECTED: Final = "`dsv4check plan --gpu H200 --context 131072 --concurrency 32 MODEL`"
+_OWN_OPTIONS: Final = frozenset({"--context", "--concurrency", "--max-nodes", "--draft-tokens"})
 
 
 def plan(
@@ -61,7 +62,7 @@ def plan(
     output: Output = Format.TEXT,
 ) -> None:
     """Find the fewest GPUs that serve a context and a concurrency, and print the command, checked."""
-    refuse_late_options(command, "plan")
+    refuse_late_options(command, "plan", _OWN_OPTIONS)
     if not command:
         raise InputError(f"no model given: expected {_EXPECTED}")
     if context is None or concurrency is None:

@@ -30,6 +30,12 @@ def plan_blocks(plan: Plan) -> Iterator[Block]:
     if plan.shortfalls:
         yield Heading("Why fewer GPUs do not do" if best is not None else "How far each number of GPUs gets")
         yield from _shortfalls(plan.shortfalls)
+    if best is None and any(item.closest is not None and item.closest.report.errors for item in plan.shortfalls):
+        yield Paragraph(
+            "A plan only adds flags and environment variables; `dsv4check serve-args` says whether another package, "
+            "release or GPU removes an error.",
+            style="dim",
+        )
 
 
 def _shortfalls(shortfalls: tuple[Shortfall, ...]) -> Iterator[Block]:
@@ -110,6 +116,8 @@ def _holds(plan: Plan, best: Trial) -> Iterator[Block]:
         "need less.",
         style="dim",
     )
+    for note in memory.notes:
+        yield Paragraph(f"note: {note}", style="dim")
 
 
 def _alternatives(plan: Plan, best: Trial) -> Iterator[Block]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 import pytest
 from hypothesis import example, given, settings
@@ -12,6 +13,7 @@ from dsv4check import InputError, check
 from dsv4check.api import check_request, read_request
 from dsv4check.planning.layouts import HEAD_ADDRESS, gpu_counts, layouts
 from dsv4check.planning.records import Plan
+from tests.conftest import SLOWER
 from tests.launches import all_rules
 from tests.planning.plans import FLASH, FLASH_0731, PRO, holds, planned
 
@@ -151,6 +153,15 @@ def test_a_stated_limit_on_requests_counts() -> None:
     assert plan.best is not None
     assert plan.best.layout.data * 4 >= 64
     assert all("--max-num-seqs 4" in item.reason or "no room" in item.reason for item in plan.shortfalls)
+
+
+def test_the_search_is_short() -> None:
+    planned.__wrapped__(FLASH, "H200", "0.24.0", 131072, 32)
+    start = time.process_time()
+    plan = planned.__wrapped__(PRO, "H100", "0.24.0", 131072, 32)
+    # Two nodes at most: 2 s on an idle core.
+    assert time.process_time() - start < 2 * SLOWER
+    assert plan.checks < 200
 
 
 def test_nothing_serves() -> None:

@@ -88,6 +88,7 @@ def test_one_error_is_said_once() -> None:
     text = text_of(refused())
     assert "1, 2, 4, 8, 16 GPUs: fails at warmup: GA002" in text
     assert text.count("GA002") == 1
+    assert "`dsv4check serve-args` says whether another package" in text
 
 
 def test_warnings_are_shown_in_full() -> None:
