@@ -102,6 +102,10 @@ def _refuse_flags(deployment: Deployment, wanted: Wanted) -> None:
         raise InputError(f"--draft {wanted.draft}: expected one of {', '.join(DRAFTS)}")
     if wanted.draft != "none" and any(flags.given(dest) for dest in _SPECULATION):
         raise InputError(f"--draft {wanted.draft}: the flags behind the model configure a draft, too; say it once")
+    kind = deployment.model.draft_kind
+    if wanted.draft != "none" and kind not in (None, wanted.draft):
+        held = "no draft" if kind == "none" else f"a draft for {kind}"
+        raise InputError(f"--draft {wanted.draft}: the checkpoint of {deployment.model.name} holds {held}")
     if wanted.draft_tokens is not None and wanted.draft == "none":
         raise InputError("--draft-tokens needs --draft mtp or --draft dspark")
     if wanted.draft_tokens is not None and wanted.draft_tokens < 1:

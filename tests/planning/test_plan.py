@@ -192,6 +192,7 @@ def test_fixes_that_change_the_question_do_not_count() -> None:
         ({"context": 0}, "--context 0"),
         ({"max_nodes": 0}, "--max-nodes 0"),
         ({"draft": "eagle"}, "--draft eagle"),
+        ({"draft": "dspark"}, "holds a draft for mtp"),
         ({"draft_tokens": 2}, "--draft-tokens needs"),
         ({"model": "nobody/nothing"}, "no config.json"),
         ({"model": "deepseek-ai/DeepSeek-V4.1-Flash"}, "nothing can be planned"),
