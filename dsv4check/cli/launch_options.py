@@ -151,12 +151,15 @@ def command_text(command: list[str] | None, program: str) -> tuple[str | list[st
     return (words[0] if len(words) == 1 else words), "command line"
 
 
-def refuse_late_options(command: list[str] | None, program: str) -> None:
-    """Options of this program behind the model would be read as vLLM's. Raises InputError for the first one."""
+def refuse_late_options(command: list[str] | None, program: str, more: frozenset[str] = frozenset()) -> None:
+    """Options of this program behind the model would be read as vLLM's. Raises InputError for the first one.
+
+    ``more``: options that only this program has.
+    """
     for word in command or ():
         if word == "--":
             return
-        if word.partition("=")[0] in _OWN_OPTIONS:
+        if word.partition("=")[0] in _OWN_OPTIONS | more:
             raise InputError(
                 f"{word}: stands behind the model, where flags of vllm serve are expected; "
                 f"write it first: `dsv4check {program} {word} ... MODEL`"

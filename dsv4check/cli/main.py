@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from dsv4check import __version__
-from dsv4check.cli import catalogue, matrix, memory, rehearse, serve_args, synthesize, weights
+from dsv4check.cli import catalogue, matrix, memory, plan, rehearse, serve_args, synthesize, weights
 from dsv4check.cli.exit_codes import INTERNAL, UNUSABLE
 from dsv4check.errors import InputError
 
@@ -42,6 +42,7 @@ _PASS_THROUGH: dict[str, Any] = {"ignore_unknown_options": False, "allow_intersp
 app.command("serve-args", context_settings=_PASS_THROUGH)(serve_args.serve_args)
 app.command("rehearse", context_settings=_PASS_THROUGH)(rehearse.rehearse)
 app.command("memory", context_settings=_PASS_THROUGH)(memory.memory)
+app.command("plan", context_settings=_PASS_THROUGH)(plan.plan)
 app.command("weights", context_settings=_PASS_THROUGH)(weights.weights)
 app.command("synthesize")(synthesize.synthesize)
 app.command("explain")(catalogue.explain)

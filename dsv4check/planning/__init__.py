@@ -1,0 +1,1 @@
+"""The smallest deployment that serves a context and a concurrency, found by checking candidates."""
