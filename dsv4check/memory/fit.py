@@ -17,7 +17,7 @@ from dsv4check.memory.cache_plan import UnplannedError, plan_cache
 from dsv4check.memory.costs import budgeted, costs_of
 from dsv4check.memory.gpu_memory import gpu_memory
 from dsv4check.memory.model_layers import model_layers
-from dsv4check.memory.records import CachePlan, ContextRow, Memory, Span, Weights
+from dsv4check.memory.records import CachePlan, ContextRow, InFlightRow, Memory, Span, Weights
 from dsv4check.memory.weights import weights_of
 from dsv4check.records import dataclass
 from dsv4check.releases.facts import ReleaseFacts
@@ -33,6 +33,9 @@ GIB: Final = 1 << 30
 _CONTEXTS: Final = (4096, 8192, 16384, 32768, 65536, 131072, 262144, 524288, 1048576)
 _UTILIZATION: Final = 0.92
 """Every release's default of --gpu-memory-utilization."""
+_MOST_GPUS: Final = 1 << 20
+"""More are a slip of the pen, which is reported elsewhere; their figures would not fit a float."""
+_IN_FLIGHT: Final = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
 _ALL: Final = 1 << 50
 """More bytes than any model has."""
 
@@ -59,7 +62,7 @@ def memory_of(
     None without the memory of the GPU, and where vLLM does not take its CUDA path.
     """
     total = gpu_memory(deployment)
-    if total is None or deployment.hardware.vendor != "nvidia":
+    if total is None or deployment.hardware.vendor != "nvidia" or decided.parallel.total > _MOST_GPUS:
         return None, ()
     weights = weights_of(
         deployment,
@@ -206,6 +209,7 @@ class _Fitting:
             log_tokens=Span(*(requests.log_tokens(plan, size, length, tokens) for size in (blocks.low, blocks.high))),
             longest_context=Span(*(requests.longest_context(plan, sizes, limit, tokens) for sizes in (low, high))),
             trade_off=tuple(self._rows(plan, blocks, stage, length, limit, tokens)),
+            in_flight=tuple(self._in_flight_rows(plan, stage, limit)),
             fits=self._fits(plan, low, high, length, tokens),
         )
 
@@ -249,12 +253,10 @@ class _Fitting:
     def _rows(
         self, plan: CachePlan, blocks: Span, stage: int, length: int, limit: int, tokens: int
     ) -> Iterator[ContextRow]:
-        # Every batch in flight has a token of the request, and its drafts.
-        step = (1 + (self._decided.draft.num_speculative_tokens or 0)) * self._batches
         stride = plan.strides[stage]
         for context in sorted({length, *(size for size in _CONTEXTS if size <= limit)}):
             most = requests.request_blocks(plan, context, tokens)
-            decoding = requests.request_blocks(plan, context, min(step, tokens))
+            decoding = requests.request_blocks(plan, context, min(self._step, tokens))
             yield ContextRow(
                 context=context,
                 blocks=most,
@@ -264,6 +266,17 @@ class _Fitting:
                 decode_bytes=decoding * stride,
                 decode_concurrency=(blocks.low / decoding, blocks.high / decoding),
             )
+
+    def _in_flight_rows(self, plan: CachePlan, stage: int, limit: int) -> Iterator[InFlightRow]:
+        least = requests.request_blocks(plan, limit, self._step)
+        for tokens in _IN_FLIGHT:
+            blocks = requests.request_blocks(plan, limit, max(tokens, self._step)) - least
+            yield InFlightRow(tokens, blocks, blocks * plan.strides[stage])
+
+    @property
+    def _step(self) -> int:
+        """Tokens of a decoding request that are in flight: every batch has one of it, and its drafts."""
+        return (1 + (self._decided.draft.num_speculative_tokens or 0)) * self._batches
 
     def _notes(self) -> Iterator[str]:
         if self._deployment.hardware.unified_memory:

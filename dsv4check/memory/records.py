@@ -140,6 +140,18 @@ class ContextRow:
 
 
 @dataclass(frozen=True, slots=True)
+class InFlightRow:
+    """What tokens in flight take of the cache, whatever the context they belong to."""
+
+    tokens: int
+    """Tokens of one request that are scheduled and not yet done."""
+    blocks: int
+    """Blocks of windows and compressor states that they need at most, beyond those of a request that decodes."""
+    request_bytes: int
+    """Those blocks in bytes of the fullest stage."""
+
+
+@dataclass(frozen=True, slots=True)
 class Memory:
     """The memory of one GPU of the fullest pipeline stage, and what the KV cache holds."""
 
@@ -168,6 +180,7 @@ class Memory:
     longest_context: Span | None
     """Tokens of the longest single request; 0: none fits."""
     trade_off: tuple[ContextRow, ...] = ()
+    in_flight: tuple[InFlightRow, ...] = ()
     fits: bool | None = None
     """True: even the low bound serves one request of max_model_len; False: not even the high bound; None: between."""
     notes: tuple[str, ...] = field(default_factory=tuple)

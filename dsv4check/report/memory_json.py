@@ -82,6 +82,9 @@ def memory_to_dict(memory: Memory) -> dict[str, Any]:
             }
             for row in memory.trade_off
         ],
+        "in_flight": [
+            {"tokens": row.tokens, "blocks": row.blocks, "request_bytes": row.request_bytes} for row in memory.in_flight
+        ],
         "fits": memory.fits,
         "notes": list(memory.notes),
     }

@@ -99,6 +99,14 @@ class ContextRowRecord(Record):
     decode_concurrency: RatioRecord = Field(description="Such requests at once while all of them decode")
 
 
+class InFlightRowRecord(Record):
+    """What tokens in flight take of the cache, whatever the context they belong to."""
+
+    tokens: int
+    blocks: int = Field(description="Of windows and compressor states, beyond those of a request that decodes")
+    request_bytes: int
+
+
 class MemoryRecord(Record):
     """The memory of one GPU of the fullest pipeline stage."""
 
@@ -118,5 +126,6 @@ class MemoryRecord(Record):
     log_tokens: SpanRecord | None = Field(description="`GPU KV cache size` in vLLM's log")
     longest_context: SpanRecord | None = Field(description="Tokens of the longest single request; 0: none fits")
     trade_off: list[ContextRowRecord]
+    in_flight: list[InFlightRowRecord]
     fits: bool | None = Field(description="One request of max_model_len: at both bounds; at neither; null: between")
     notes: list[str]

@@ -84,6 +84,7 @@ def memory_blocks(memory: Memory) -> Iterator[Block]:
         yield Paragraph(over, style="error")
     yield from _holds(memory)
     yield from _trade_off(memory)
+    yield from _in_flight(memory)
     yield from _costs(memory)
     yield from _known_from(memory)
 
@@ -165,6 +166,18 @@ def _trade_off(memory: Memory) -> Iterator[Block]:
         yield Paragraph(
             f"blocks: of one request while it is prefilled{flight}, and how many of them vLLM reckons with; decoding: "
             "what it keeps afterwards, when its windows hold one step's tokens.",
+            style="dim",
+        )
+
+
+def _in_flight(memory: Memory) -> Iterator[Block]:
+    if memory.in_flight:
+        yield Heading("Tokens in flight, whatever the context")
+        rows = tuple((f"{row.tokens:,}", f"{row.blocks:,}", gib(row.request_bytes)) for row in memory.in_flight)
+        yield Table(("tokens in flight", "blocks", "GiB"), rows)
+        yield Paragraph(
+            "windows and compressor states keep every scheduled token until its step is done: "
+            "--max-num-batched-tokens, times the batches in flight from 0.26.0 on.",
             style="dim",
         )
 

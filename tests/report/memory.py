@@ -11,6 +11,7 @@ from dsv4check.memory.records import (
     CachePlan,
     ContextRow,
     Cost,
+    InFlightRow,
     Memory,
     Span,
     StageWeights,
@@ -78,6 +79,7 @@ def memory(**changes: Any) -> Memory:
             )
             for tokens, held, kept in ((8_192, 299, 44), (131_072, 779, 524), (1_048_576, need, 4_108))
         ),
+        in_flight=(InFlightRow(8_192, 3_360, 3_360 * 1_647_360),),
         fits=True,
         notes=("CPU offloading is not part of these figures.",),
     )

@@ -67,7 +67,7 @@ def test_the_text_has_the_command_and_both_figures() -> None:
     assert "in each of 4 data-parallel engines" in text
     assert "in vLLM's log, as if all were prefilled at once" in text
     assert "1 GPU: has no room for a KV cache" in text
-    assert "2 GPUs: DP 2 + EP holds 192 of 320 requests" in text
+    assert "2 GPUs: DP 2 + EP holds 188 of 320 requests" in text
 
 
 def test_several_nodes_are_told_what_to_run() -> None:
