@@ -60,6 +60,8 @@ class Weights:
     leave them out."""
     stages: tuple[StageWeights, ...]
     """One for each pipeline stage."""
+    padding: float = 1.0
+    """Bytes of the routed experts as allocated, against those stored."""
 
 
 @dataclass(frozen=True, slots=True)

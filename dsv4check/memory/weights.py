@@ -68,7 +68,8 @@ def weights_of(
     size, stages = found
     draft_size, share = _draft_weights(deployment, facts, parallel, draft, placement, mega_moe=mega_moe)
     last = stages[-1]
-    return Weights(source, size, draft_size, (*stages[:-1], StageWeights(last.experts, last.cut, last.whole, share)))
+    held = (*stages[:-1], StageWeights(last.experts, last.cut, last.whole, share))
+    return Weights(source, size, draft_size, held, placement.padding[0] / placement.padding[1])
 
 
 def _draft_weights(

@@ -95,6 +95,7 @@ def _weights(weights: Weights) -> dict[str, Any]:
         "source": weights.source,
         "checkpoint_bytes": weights.checkpoint_bytes,
         "draft_bytes": weights.draft_bytes,
+        "padding": weights.padding,
         "stages": [
             {
                 "experts": stage.experts,

@@ -44,6 +44,7 @@ class MemoryWeightsRecord(Record):
     draft_bytes: int | None = Field(
         description="All tensors of the draft, not of one GPU; 0 without one; null: unknown"
     )
+    padding: float = Field(description="Bytes of the routed experts as allocated, against those stored")
     stages: list[StageWeightsRecord] = Field(description="One for each pipeline stage")
 
 

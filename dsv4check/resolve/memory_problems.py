@@ -29,6 +29,8 @@ _SMALL_BATCH: Final = 2048
 """The batch that is tried together with a shorter context."""
 _MOST_UTILIZATION: Final = 0.97
 _LENGTH_STEP: Final = 1024
+_MUCH_PADDING: Final = 1.1
+"""Factor from which on the padding of experts is worth a word."""
 _MISLEADING: Final = 2.0
 """Factor between the log's token count and the longest request from which on it is worth a word."""
 
@@ -42,7 +44,7 @@ def memory_problems(deployment: Deployment, facts: ReleaseFacts, memory: Memory,
     weights = _weights(deployment, memory, parallel)
     if weights is not None:
         return [weights]
-    found = [_cache(deployment, facts, memory, decided)]
+    found = [_cache(deployment, facts, memory, decided), _padding(deployment, memory, parallel)]
     if memory.fits is not False:
         found += [_chunk(deployment, memory), _log(deployment, memory), _after(deployment, memory)]
     found.append(_unified(deployment, memory))
@@ -202,6 +204,24 @@ def _chunk(deployment: Deployment, memory: Memory) -> Problem | None:
     }
     origin = where(deployment, "max_num_batched_tokens")
     return Problem("batched-tokens-fill-cache", Stage.KV_CACHE_INIT, "", "", data, origin)
+
+
+def _padding(deployment: Deployment, memory: Memory, parallel: Parallelism) -> Problem | None:
+    """Slices of routed experts that the kernel's tiles make much larger than what is stored."""
+    weights = memory.weights
+    if weights is None or weights.padding < _MUCH_PADDING:
+        return None
+    held = weights.stages[memory.stage].experts if memory.stage < len(weights.stages) else weights.stages[-1].experts
+    stored = held / weights.padding
+    data = {
+        "percent": round(100 * (weights.padding - 1)),
+        "padding_gib": _gib(held - stored),
+        "held_gib": _gib(held),
+        "tp": parallel.tensor,
+        "slices": parallel.tensor * parallel.data,
+    }
+    origin = where(deployment, "tensor_parallel_size")
+    return Problem("expert-slices-padded", Stage.WEIGHT_LOAD, "", "", data, origin)
 
 
 def _log(deployment: Deployment, memory: Memory) -> Problem | None:
