@@ -18,11 +18,13 @@ from dsv4check.checkpoint.tensors import UNLOADABLE, Checkpoint, Defect
 from dsv4check.deployment import Model
 from dsv4check.engine.rule import Rule, Severity
 from dsv4check.records import dataclass
-from dsv4check.releases.facts import ReleaseFacts
+from dsv4check.releases.facts import ReleaseFacts, load_facts
 from dsv4check.report.model import Finding, Report, Verdict
+from dsv4check.resolution import Parallelism
 from dsv4check.resolve.expert_format import other_layers
 from dsv4check.resolve.mega_moe import uses_mega_moe
 from dsv4check.resolve.parallelism import pipeline_layers
+from dsv4check.resolve.placement import AS_STORED, Placement, placement_of
 
 AUTO: Final = "auto"
 NONE: Final = "none"
@@ -231,6 +233,22 @@ def _load(part: Part, checkpoint: Checkpoint) -> PartLoad:
     return PartLoad(part, found, load_of(found, part.rules, part.model, part.experts), checkpoint)
 
 
+def _placement(report: Report, parallel: Parallelism) -> Placement:
+    """Where this launch puts weights, as ``dsv4check memory`` has it; as stored where that cannot be told."""
+    resolution, moe = report.resolution, report.resolution.moe
+    if resolution.draft is None:
+        return AS_STORED
+    found = placement_of(
+        report.deployment,
+        load_facts(resolution.release),
+        parallel,
+        resolution.draft,
+        mega_moe=uses_mega_moe(moe, parallel),
+        kernel=moe.backend if moe is not None else None,
+    )
+    return found or AS_STORED
+
+
 def _shares(
     report: Report, target: PartLoad | None, draft: PartLoad | None, choice: DraftChoice
 ) -> tuple[tuple[StageShare, ...], str]:
@@ -246,12 +264,13 @@ def _shares(
     layers = pipeline_layers(report.deployment, parallel)
     if layers is None:
         return (), "the layers of each pipeline stage are not known"
-    shares = target_shares(target.outcomes, target.checkpoint.tensors, target.part, parallel, layers)
+    placement = _placement(report, parallel)
+    shares = target_shares(target.outcomes, target.checkpoint.tensors, target.part, parallel, layers, placement)
     if shares is None:
         return (), "a tensor has a dtype whose size is not known"
     extra = None
     if draft is not None and not draft.part.unknown:
-        extra = draft_share(draft.outcomes, draft.checkpoint.tensors, draft.part, parallel)
+        extra = draft_share(draft.outcomes, draft.checkpoint.tensors, draft.part, parallel, placement)
     stages = []
     for stage, (count, share) in enumerate(zip(layers, shares, strict=True)):
         own = extra if stage == len(layers) - 1 else None
