@@ -33,6 +33,14 @@ class Planned:
     since: str = "0.20.0"
 
     @property
+    def draft_tokens(self) -> int:
+        """Drafts of a step; 0 without speculative decoding."""
+        if "--speculative-config" not in self.words:
+            return 0
+        config = json.loads(self.words[self.words.index("--speculative-config") + 1])
+        return int(config["num_speculative_tokens"])
+
+    @property
     def argv(self) -> tuple[str, ...]:
         """The words after the model."""
         return (*self.words, "--max-model-len", str(LENGTH))
@@ -44,11 +52,13 @@ _FP8: Final = ("--kv-cache-dtype", "fp8")
 _OFF: Final = "--disable-hybrid-kv-cache-manager"
 _V1: Final = ("VLLM_USE_V2_MODEL_RUNNER", "0")
 _V2: Final = ("VLLM_USE_V2_MODEL_RUNNER", "1")
+_BLOCK_FIRST: Final = ("VLLM_KV_CACHE_LAYOUT", "BLHNC")
+"""The layout that the indexer of C4 layers asks for; without C4 layers nobody does."""
 _FLASHINFER: Final = ("--attention-backend", "FLASHINFER_MLA_SPARSE_DSV4")
 
 
 def _parallel(tensor: int, pipeline: int = 1, data: int = 1) -> tuple[str, ...]:
-    words = ("--tensor-parallel-size", str(tensor))
+    words: tuple[str, ...] = ("--tensor-parallel-size", str(tensor))
     words += ("--pipeline-parallel-size", str(pipeline)) if pipeline > 1 else ()
     return words + (("--data-parallel-size", str(data)) if data > 1 else ())
 
@@ -61,8 +71,9 @@ def _config(**changes: Any) -> tuple[str, ...]:
     return ("--hf-overrides", json.dumps(changes))
 
 
-_NO_C4: Final = _config(compress_ratios=[0] + [128] * 43)
+_NO_C4: Final = (("compress_ratios", [0] + [128] * 43),)
 _ODD: Final = _config(num_hidden_layers=17, compress_ratios=[0, 0, *[4, 4, 128] * 5, 0])
+_FEW_C4: Final = (("num_hidden_layers", 26), ("compress_ratios", [0, *[4, 128, 128, 128, 128] * 5, 0]))
 _MODULES: Final = (("num_nextn_predict_layers", 2), ("compress_ratios", [0, 0, *[4, 128] * 20, 4, 0, 0]))
 _TWO_MTP: Final = _config(**dict(_MODULES))
 
@@ -95,8 +106,12 @@ LAUNCHES: Final[dict[str, Planned]] = {
     "flash-hybrid-off": Planned(_FLASH, (*_parallel(4), *_FP8, _OFF)),
     "flash-hybrid-off-mtp": Planned(_FLASH, (*_parallel(4), *_FP8, _OFF, *_draft("mtp", 1))),
     "flash-hybrid-off-pp2": Planned(_FLASH, (*_parallel(2, 2), *_FP8, _OFF)),
-    "flash-no-c4": Planned(_FLASH, (*_parallel(4), *_FP8, *_NO_C4)),
-    "flash-no-c4-mtp": Planned(_FLASH, (*_parallel(4), *_FP8, *_NO_C4, *_draft("mtp", 1))),
+    "flash-no-c4": Planned(_FLASH, (*_parallel(4), *_FP8), changes=_NO_C4),
+    "flash-no-c4-mtp": Planned(_FLASH, (*_parallel(4), *_FP8, *_draft("mtp", 1)), changes=_NO_C4),
+    "flash-no-c4-block-first": Planned(
+        _FLASH, (*_parallel(4), *_FP8), env=(_BLOCK_FIRST,), changes=_NO_C4, since="0.29.0"
+    ),
+    "flash-few-c4": Planned(_FLASH, (*_parallel(4), *_FP8), changes=_FEW_C4),
     "flash-odd": Planned(_FLASH, (*_parallel(4), *_FP8, *_ODD)),
     "flash-odd-pp2": Planned(_FLASH, (*_parallel(2, 2), *_FP8, *_ODD)),
     "flash-0731": Planned(f"{_FLASH}-0731", (*_parallel(4), *_FP8)),
@@ -199,7 +214,7 @@ def launch_of(planned: Planned, trials: tuple[dict[str, Any], ...] = TRIALS) -> 
         argv=("{model:0}", *planned.argv),
         device=SimulatedDevice("{}.{}".format(*gpu.capability), count=planned.gpus, memory_mib=MEMORY_MIB),
         env=dict(planned.env),
-        models=((planned.model, bundled_config(planned.model) | dict(planned.changes)),),
+        models=((planned.model, {**bundled_config(planned.model), **dict(planned.changes)}),),
         weights=(None,),
         plan_trials=tuple({**trial, "memory": memory_of(trial, stages)} for trial in trials),
         stage_timeout=_TIMEOUT,

@@ -21,21 +21,32 @@ Answer = list[Any] | int
 
 def static_plan(report: Report) -> CachePlan:
     """The plan that the rules work out for a checked launch. Raises UnplannedError."""
+    parallel, style = report.resolution.parallel, load_facts(report.resolution.release).section("cache_planning")
+    layers = layers_of(report)
+    assert parallel is not None
+    ranks = parallel.decode_context * (parallel.prefill_context if style["context_ranks"] == "dcp_pcp" else 1)
+    return plan_cache(layers, parallel.pipeline, style, retained=_retained(report), context_ranks=ranks)
+
+
+def layers_of(report: Report, *, hybrid: bool | None = None) -> tuple[CacheLayer, ...]:
+    """Every cache layer as it is planned; ``hybrid``: with the hybrid manager or not, whatever the launch says.
+
+    Raises UnplannedError.
+    """
     deployment, resolution = report.deployment, report.resolution
-    facts = load_facts(resolution.release)
     parallel, cache = resolution.parallel, resolution.kv_cache
     if parallel is None or cache is None or not cache.layers:
         raise UnplannedError("the caches of this launch are not known")
-    sizes, style = pipeline_layers(deployment, parallel), facts.section("cache_planning")
+    sizes = pipeline_layers(deployment, parallel)
     if sizes is None:
         raise UnplannedError("the layers of the pipeline stages are not known")
     kinds = cache.layers
-    if resolution.facts.get("hybrid_manager_disabled"):
+    if not (hybrid if hybrid is not None else not resolution.facts.get("hybrid_manager_disabled")):
+        facts = load_facts(resolution.release)
         layout = "packed" if "fp8_ds_mla" in (cache.layout, cache.resolved_dtype) else "plain"
-        kinds = promoted(kinds, style["promotion"], facts.section("kv_cache")[layout]["alignment"])
-    layers = model_layers(kinds, deployment.model.compress_ratios, sizes)
-    ranks = parallel.decode_context * (parallel.prefill_context if style["context_ranks"] == "dcp_pcp" else 1)
-    return plan_cache(layers, len(sizes), style, retained=_retained(report), context_ranks=ranks)
+        alignment = facts.section("kv_cache")[layout]["alignment"]
+        kinds = promoted(kinds, facts.section("cache_planning")["promotion"], alignment)
+    return model_layers(kinds, deployment.model.compress_ratios, sizes)
 
 
 def _retained(report: Report) -> int:
@@ -46,7 +57,12 @@ def _retained(report: Report) -> int:
     draft, deployment = report.resolution.draft, report.deployment
     if draft is None or draft.method != "mtp" or "num_nextn_predict_layers" in deployment.flags.section("hf_overrides"):
         return 0
-    modules, tokens = deployment.model.integer("num_nextn_predict_layers") or 1, draft.num_speculative_tokens or 1
+    modules = deployment.model.integer("num_nextn_predict_layers") or 1
+    return retained_tokens(modules, draft.num_speculative_tokens or 1)
+
+
+def retained_tokens(modules: int, tokens: int) -> int:
+    """The same by the number of modules and the drafts of a step."""
     return tokens - 1 if min(modules, tokens) > 1 else 0
 
 
@@ -78,6 +94,3 @@ def _estimate(plan: CachePlan, memory: Sequence[int], length: int, in_flight: in
 def groups_of(plan: CachePlan) -> list[tuple[int, int]]:
     """(layers, block size) of every group, sorted."""
     return sorted((sum(count for _kind, count in group.kinds), group.block_size) for group in plan.groups)
-
-
-__all__ = ["Answer", "CacheLayer", "answer", "groups_of", "static_plan"]

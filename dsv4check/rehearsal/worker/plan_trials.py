@@ -29,6 +29,23 @@ def describe_basis(config: Any) -> dict[str, Any]:
     }
 
 
+def describe_layers(specs: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """The layers of each rank in the order in which they are registered, as their own specs state them."""
+    return [
+        [
+            {
+                "page_bytes": spec.page_size_bytes,
+                "unpadded_bytes": spec.real_page_size_bytes,
+                "block_size": spec.block_size,
+                "sliding_window": getattr(spec, "sliding_window", None),
+                "alignment": getattr(spec, "alignment", None),
+            }
+            for spec in rank.values()
+        ]
+        for rank in specs
+    ]
+
+
 def run(config: Any, specs: list[dict[str, Any]], trials: tuple[Mapping[str, Any], ...]) -> list[dict[str, Any]]:
     """One answer for each trial: what was planned, or vLLM's refusal.
 
