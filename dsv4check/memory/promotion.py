@@ -35,8 +35,6 @@ def _promoted(kind: LayerKind, block_size: int, alignment: int | None) -> LayerK
     states = block_size // kind.tokens_per_state
     page = states * kind.bytes_per_state
     padded = -(-page // alignment) * alignment if alignment else page
-    if padded == page and page < kind.padded_page_bytes != kind.page_bytes:
-        raise UnplannedError(f"the padded page of {kind.kind} is kept and larger than its new one")
     return replace(
         kind,
         block_size=block_size,
