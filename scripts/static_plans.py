@@ -69,8 +69,8 @@ def retained_tokens(modules: int, tokens: int) -> int:
 def answer(plan: CachePlan, trial: Mapping[str, Any], memory: Sequence[int], in_flight: int, override: str) -> Answer:
     """What vLLM says to a trial by the static plan; ``override``: fact of that name."""
     blocks, length = trial.get("num_gpu_blocks_override"), trial["max_model_len"]
-    if blocks is not None and override == "sizes":
-        memory = [blocks * stride for stride in plan.strides]
+    if blocks is not None and override != "memory":
+        memory = [blocks * size for size in (plan.checked_strides if override == "checked" else plan.strides)]
     if length == -1:
         length = longest_context(plan, memory, trial["limit"], in_flight)
         if length == 0:

@@ -16,7 +16,7 @@ releases is learned by planning with them (section ``cache_planning``):
     With which bytes a block is counted when one request is checked: ``tuples`` or ``stride``.
 ``override``
     With which memory a request is checked when ``--num-gpu-blocks-override`` fixes the number of blocks: ``memory``
-    that there is, or ``sizes`` of those blocks.
+    that there is, or that of those blocks, by their stride (``sizes``) or as the check counts them (``checked``).
 ``promotion``
     How windows are planned without the hybrid manager: :mod:`dsv4check.memory.promotion`.
 """

@@ -32,7 +32,7 @@ STYLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "concurrency": ("weighted", "blocks"),
     "reserved_blocks": (0, 1),
     "retained_tokens": (False, True),
-    "override": ("memory", "sizes"),
+    "override": ("memory", "sizes", "checked"),
 }
 """Everything that is found by trying."""
 OBSERVED: Final = (
@@ -131,10 +131,12 @@ def fitting(seen: Sequence[Observed]) -> dict[str, Any]:
 
 
 def _used(style: Mapping[str, Any]) -> bool:
-    """``tuples`` counts alike in pool and check unless a pipeline stage lacks a group; releases without pipeline
-    parallelism cannot show which it is, and do not need to.
+    """With ``tuples`` a block counts alike in pool, check and override unless a pipeline stage lacks a group; releases
+    without pipeline parallelism cannot show which it is. Elsewhere the override goes by the pool's own stride.
     """
-    return not (style["stride"] == "tuples" and style["check"] == "stride")
+    if style["stride"] == "tuples":
+        return (style["check"], style["override"]) in (("tuples", "memory"), ("tuples", "checked"))
+    return bool(style["override"] != "checked")
 
 
 def reproduces(one: Observed, layers: Sequence[CacheLayer], style: Mapping[str, Any]) -> bool:
