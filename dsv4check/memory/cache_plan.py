@@ -14,6 +14,11 @@ releases is learned by planning with them (section ``cache_planning``):
     widest group.
 ``check``
     With which bytes a block is counted when one request is checked: ``tuples`` or ``stride``.
+``override``
+    With which memory a request is checked when ``--num-gpu-blocks-override`` fixes the number of blocks: ``memory``
+    that there is, or that of those blocks, by their stride (``sizes``) or as the check counts them (``checked``).
+``promotion``
+    How windows are planned without the hybrid manager: :mod:`dsv4check.memory.promotion`.
 """
 
 from __future__ import annotations

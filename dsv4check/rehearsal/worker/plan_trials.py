@@ -29,11 +29,29 @@ def describe_basis(config: Any) -> dict[str, Any]:
     }
 
 
+def describe_layers(specs: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """The layers of each rank in the order in which they are registered, as their own specs state them."""
+    return [
+        [
+            {
+                "page_bytes": spec.page_size_bytes,
+                "unpadded_bytes": spec.real_page_size_bytes,
+                "block_size": spec.block_size,
+                "sliding_window": getattr(spec, "sliding_window", None),
+                "alignment": getattr(spec, "alignment", None),
+            }
+            for spec in rank.values()
+        ]
+        for rank in specs
+    ]
+
+
 def run(config: Any, specs: list[dict[str, Any]], trials: tuple[Mapping[str, Any], ...]) -> list[dict[str, Any]]:
     """One answer for each trial: what was planned, or vLLM's refusal.
 
     ``specs``: the layers' specs of each rank. A trial may have ``memory`` (bytes for the cache of a rank, or one
-    figure for each), ``max_model_len`` (-1: as ``auto``), ``max_num_batched_tokens``, ``num_gpu_blocks_override``.
+    figure for each), ``max_model_len`` (-1: as ``auto``), ``limit`` (up to which ``auto`` searches; by default the
+    launch's own length), ``max_num_batched_tokens``, ``num_gpu_blocks_override``.
     """
     with _known_runner(config):
         return [_one(config, specs, trial) for trial in trials]
@@ -80,6 +98,7 @@ def _set(config: Any, trial: Mapping[str, Any]) -> None:
     model = config.model_config
     if length == -1:
         model.original_max_model_len = -1
+        model.max_model_len = trial.get("limit") or model.max_model_len
     elif length is not None:
         model.max_model_len = length
         model.original_max_model_len = length

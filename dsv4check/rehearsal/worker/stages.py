@@ -218,7 +218,8 @@ class Rehearsing:
     def _trials(self) -> dict[str, Any]:
         specs = [dict(rank.specs) for rank in self._ranks]
         trials = plan_trials.run(self._config, specs, self._launch.plan_trials)
-        return {"basis": plan_trials.describe_basis(self._config), "trials": trials}
+        layers = plan_trials.describe_layers(specs)
+        return {"basis": plan_trials.describe_basis(self._config), "layers": layers, "trials": trials}
 
     def _flashmla(self) -> dict[str, Any]:
         if STATE.capability[0] not in (9, 10):
