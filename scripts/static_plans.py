@@ -6,14 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from dsv4check.memory.cache_plan import CacheLayer, UnplannedError, plan_cache
-from dsv4check.memory.model_layers import model_layers
-from dsv4check.memory.promotion import promoted
+from dsv4check.memory.cache_plan import CacheLayer, UnplannedError
+from dsv4check.memory.launch_plan import plan_of, planned_layers
 from dsv4check.memory.records import CachePlan
 from dsv4check.memory.requests import concurrency, longest_context, pool_blocks, serves
 from dsv4check.releases.facts import load_facts
 from dsv4check.report.model import Report
-from dsv4check.resolve.parallelism import pipeline_layers
 
 Answer = list[Any] | int
 """``[blocks, concurrency, max_model_len]``, or the longest request of a refused one."""
@@ -21,11 +19,12 @@ Answer = list[Any] | int
 
 def static_plan(report: Report) -> CachePlan:
     """The plan that the rules work out for a checked launch. Raises UnplannedError."""
-    parallel, style = report.resolution.parallel, load_facts(report.resolution.release).section("cache_planning")
-    layers = layers_of(report)
-    assert parallel is not None
-    ranks = parallel.decode_context * (parallel.prefill_context if style["context_ranks"] == "dcp_pcp" else 1)
-    return plan_cache(layers, parallel.pipeline, style, retained=_retained(report), context_ranks=ranks)
+    resolution = report.resolution
+    parallel, draft, cache = resolution.parallel, resolution.draft, resolution.kv_cache
+    if parallel is None or draft is None or cache is None:
+        raise UnplannedError("the caches of this launch are not known")
+    hybrid = not resolution.facts.get("hybrid_manager_disabled")
+    return plan_of(report.deployment, load_facts(resolution.release), parallel, draft, cache, hybrid=hybrid)
 
 
 def layers_of(report: Report, *, hybrid: bool | None = None) -> tuple[CacheLayer, ...]:
@@ -33,37 +32,12 @@ def layers_of(report: Report, *, hybrid: bool | None = None) -> tuple[CacheLayer
 
     Raises UnplannedError.
     """
-    deployment, resolution = report.deployment, report.resolution
+    resolution = report.resolution
     parallel, cache = resolution.parallel, resolution.kv_cache
-    if parallel is None or cache is None or not cache.layers:
+    if parallel is None or cache is None:
         raise UnplannedError("the caches of this launch are not known")
-    sizes = pipeline_layers(deployment, parallel)
-    if sizes is None:
-        raise UnplannedError("the layers of the pipeline stages are not known")
-    kinds = cache.layers
-    if not (hybrid if hybrid is not None else not resolution.facts.get("hybrid_manager_disabled")):
-        facts = load_facts(resolution.release)
-        layout = "packed" if "fp8_ds_mla" in (cache.layout, cache.resolved_dtype) else "plain"
-        alignment = facts.section("kv_cache")[layout]["alignment"]
-        kinds = promoted(kinds, facts.section("cache_planning")["promotion"], alignment)
-    return model_layers(kinds, deployment.model.compress_ratios, sizes)
-
-
-def _retained(report: Report) -> int:
-    """Tokens of drafts that a window keeps: those after the first, where several MTP modules work one after another.
-
-    ``SpeculativeConfig.use_multi_module_mtp``. A number of modules that only --hf-overrides states does not reach it.
-    """
-    draft, deployment = report.resolution.draft, report.deployment
-    if draft is None or draft.method != "mtp" or "num_nextn_predict_layers" in deployment.flags.section("hf_overrides"):
-        return 0
-    modules = deployment.model.integer("num_nextn_predict_layers") or 1
-    return retained_tokens(modules, draft.num_speculative_tokens or 1)
-
-
-def retained_tokens(modules: int, tokens: int) -> int:
-    """The same by the number of modules and the drafts of a step."""
-    return tokens - 1 if min(modules, tokens) > 1 else 0
+    chosen = hybrid if hybrid is not None else not resolution.facts.get("hybrid_manager_disabled")
+    return planned_layers(report.deployment, load_facts(resolution.release), parallel, cache, hybrid=chosen)
 
 
 def answer(plan: CachePlan, trial: Mapping[str, Any], memory: Sequence[int], in_flight: int, override: str) -> Answer:

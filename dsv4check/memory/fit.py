@@ -13,10 +13,10 @@ from typing import Any, Final
 
 from dsv4check.deployment import Deployment
 from dsv4check.memory import requests
-from dsv4check.memory.cache_plan import UnplannedError, plan_cache
+from dsv4check.memory.cache_plan import UnplannedError
 from dsv4check.memory.costs import budgeted, costs_of
 from dsv4check.memory.gpu_memory import gpu_memory
-from dsv4check.memory.model_layers import model_layers
+from dsv4check.memory.launch_plan import plan_of
 from dsv4check.memory.records import CachePlan, ContextRow, InFlightRow, Memory, Span, Weights
 from dsv4check.memory.weights import weights_of
 from dsv4check.records import dataclass
@@ -25,7 +25,6 @@ from dsv4check.resolution import Attention, Draft, KvCache, Moe, NotEvaluated, P
 from dsv4check.resolve.async_scheduling import batches_in_flight
 from dsv4check.resolve.flag_values import integer
 from dsv4check.resolve.mega_moe import uses_mega_moe
-from dsv4check.resolve.parallelism import pipeline_layers
 from dsv4check.resolve.scheduler_limits import derived_length, max_model_len
 from dsv4check.resolve.speculative_limits import batch_limits
 
@@ -85,26 +84,6 @@ def memory_of(
     return _Fitting(deployment, facts, decided, total, weights, plan).memory(), tuple(notes)
 
 
-def plan_of(
-    deployment: Deployment, facts: ReleaseFacts, parallel: Parallelism, draft: Draft, kv_cache: KvCache, *, hybrid: bool
-) -> CachePlan:
-    """The cache plan of a DeepSeek-V4 launch. Raises UnplannedError where the release makes none, or none is known."""
-    stages = pipeline_layers(deployment, parallel)
-    style = facts.section("cache_planning")
-    if not style or not kv_cache.layers or not stages:
-        raise UnplannedError("the layers of its KV cache are not known")
-    if not hybrid:
-        raise UnplannedError("the hybrid KV cache manager is off")
-    if parallel.decode_context > 1:
-        raise UnplannedError("decode context parallelism shares the context out in a way that is not modelled")
-    ratios = deployment.model.compress_ratios
-    if len(ratios) != sum(stages):
-        raise UnplannedError(f"config.json has {len(ratios)} compress ratios for {sum(stages)} layers")
-    layers = model_layers(kv_cache.layers, ratios, stages)
-    ranks = parallel.prefill_context if style["context_ranks"] == "dcp_pcp" else 1
-    return plan_cache(layers, len(stages), style, retained=_retained(deployment, draft), context_ranks=ranks)
-
-
 def in_flight_tokens(
     deployment: Deployment, facts: ReleaseFacts, decided: Decisions, max_num_batched_tokens: int | None
 ) -> int | None:
@@ -126,17 +105,6 @@ def _plan(deployment: Deployment, facts: ReleaseFacts, decided: Decisions) -> tu
         return None, str(error)
 
 
-def _retained(deployment: Deployment, draft: Draft) -> int:
-    """Tokens of drafts that a window keeps: those after the first, where several MTP modules work one after another.
-
-    ``SpeculativeConfig.use_multi_module_mtp``. A number of modules that only --hf-overrides states does not reach it.
-    """
-    modules, tokens = deployment.model.integer("num_nextn_predict_layers") or 1, draft.num_speculative_tokens or 1
-    overridden = "num_nextn_predict_layers" in deployment.flags.section("hf_overrides")
-    several = draft.method == "mtp" and not overridden and min(modules, tokens) > 1
-    return tokens - 1 if several else 0
-
-
 class _Fitting:
     """One launch's figures on their way to a :class:`Memory`."""
 
@@ -154,6 +122,7 @@ class _Fitting:
         self._utilization = _fraction(deployment.flags.get("gpu_memory_utilization"))
         self._fixed = integer(deployment, "kv_cache_memory_bytes")
         section = facts.section("engine_config")
+        self._override = facts.section("cache_planning").get("override")
         tokens, seqs = batch_limits(deployment, facts.section("spec_decode"), decided.parallel)
         self._length = max_model_len(deployment, section)
         limit = derived_length(deployment, section)
@@ -244,8 +213,9 @@ class _Fitting:
         if asked is not None and not (isinstance(asked, int) and asked > 0):
             length = 1
         override = integer(self._deployment, "num_gpu_blocks_override")
-        if override is not None:
-            low = high = [override * stride for stride in plan.strides]
+        if override is not None and self._override != "memory":
+            sizes = plan.checked_strides if self._override == "checked" else plan.strides
+            low = high = [override * size for size in sizes]
         if requests.serves(plan, low, length, tokens):
             return True
         return None if requests.serves(plan, high, length, tokens) else False

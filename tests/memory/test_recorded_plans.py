@@ -76,11 +76,19 @@ def differences(row: dict[str, Any], release: str, report: Report, counts: Count
 
 
 def _limits(report: Report, release: str, basis: dict[str, Any]) -> list[str]:
-    """Tokens and requests of a step, as vLLM resolves them for the launch."""
-    assert report.resolution.parallel is not None
-    found = batch_limits(report.deployment, load_facts(release).section("spec_decode"), report.resolution.parallel)
+    """Tokens and requests of a step, and tokens in flight, as vLLM resolves them for the launch."""
+    resolution, facts = report.resolution, load_facts(release)
+    assert resolution.parallel is not None
+    found = batch_limits(report.deployment, facts.section("spec_decode"), resolution.parallel)
     seen = (basis["max_num_batched_tokens"], basis["max_num_seqs"])
-    return [] if found == seen else [f"(max_num_batched_tokens, max_num_seqs): vLLM {seen}, rules {found}"]
+    differ = [] if found == seen else [f"(max_num_batched_tokens, max_num_seqs): vLLM {seen}, rules {found}"]
+    memory = resolution.memory
+    assert memory is not None
+    # Before 0.26 the engine core counts one step, whatever is in flight.
+    expected = basis["in_flight_tokens"]
+    if memory.in_flight_tokens != expected:
+        differ.append(f"tokens in flight: vLLM {expected}, rules {memory.in_flight_tokens}")
+    return differ
 
 
 def explained() -> dict[tuple[str, str], str]:

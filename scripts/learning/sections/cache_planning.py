@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dsv4check.memory.cache_plan import CacheLayer, UnplannedError, plan_cache
+from dsv4check.memory.launch_plan import retained_tokens
 from dsv4check.memory.promotion import promoted
 from dsv4check.rehearsal.protocol import Launch, Rehearsal, RehearsedStage, Status
 from dsv4check.resolution import LayerKind
 from scripts.plan_launches import LAUNCHES, TRIALS, Planned, launch_of, memory_of, stages_of
 from scripts.plan_records import result_of
-from scripts.static_plans import answer, retained_tokens
+from scripts.static_plans import answer
 
 from ..release import Release
 from ..source import LearningError, Source, names, strings
