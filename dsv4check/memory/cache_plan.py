@@ -222,4 +222,5 @@ def _summary(group: Group, stages: int) -> CacheGroup:
         block_size=group[0].block_size,
         sliding_window=group[0].sliding_window,
         stage_bytes=tuple(sum(layer.page_bytes for layer in _reckoned(group, stage)) for stage in range(stages)),
+        stage_layers=tuple(len(_here(group, stage)) for stage in range(stages)),
     )

@@ -94,6 +94,9 @@ class CacheGroup:
     """Bytes of one block of all layers of this group, for each pipeline stage (those vLLM reckons with: a stage that
     has no layer of the group is given all of them)."""
 
+    stage_layers: tuple[int, ...]
+    """Layers of this group that each pipeline stage has itself."""
+
     @property
     def block_bytes(self) -> int:
         """Bytes of one block on the stage where they are largest, before the shared stride."""

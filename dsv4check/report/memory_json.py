@@ -118,6 +118,7 @@ def _plan(plan: CachePlan) -> dict[str, Any]:
                 "block_bytes": group.block_bytes,
                 "sliding_window": group.sliding_window,
                 "stage_bytes": list(group.stage_bytes),
+                "stage_layers": list(group.stage_layers),
             }
             for group in plan.groups
         ],

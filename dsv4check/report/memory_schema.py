@@ -73,6 +73,7 @@ class CacheGroupRecord(Record):
     block_bytes: int = Field(description="One block of all its layers, on the stage where they are largest")
     sliding_window: int | None = Field(description="Tokens that are kept; null: the whole context")
     stage_bytes: list[int] = Field(description="One block of all its layers, for each pipeline stage")
+    stage_layers: list[int] = Field(description="Its layers on each pipeline stage")
 
 
 class CachePlanRecord(Record):

@@ -15,6 +15,7 @@ from dsv4check.deployment import Deployment
 from dsv4check.problems import Problem, Stage
 from dsv4check.releases.facts import ReleaseFacts
 from dsv4check.resolution import Attention, Draft, Runner
+from dsv4check.resolve.flag_values import where
 from dsv4check.resolve.kv_dtype import refusal
 from dsv4check.resolve.speculative_fields import origin
 
@@ -34,6 +35,7 @@ def draft_override_problems(
     return [
         *_kv_dtype(deployment, facts, draft, reach, attention),
         *_local_argmax(deployment, draft, reach),
+        *_other_layout(deployment, facts, draft, runner, attention),
     ]
 
 
@@ -54,6 +56,29 @@ def _kv_dtype(
     data = {"dtype": asked, "method": draft.method}
     place = origin(deployment.flags, "kv_cache_dtype")
     return [Problem("draft-kv-dtype-refused", Stage.WEIGHT_LOAD, exception, error, data, place)]
+
+
+def _other_layout(
+    deployment: Deployment, facts: ReleaseFacts, draft: Draft, runner: Runner, attention: Attention
+) -> list[Problem]:
+    """The V1 runner's MTP draft gets the GPU's usual attention class, whatever backend the target is pinned to.
+
+    Beside a target with plain rows that is FlashMLA's, which refuses the cache dtype, or rewrites it for both of them
+    before the specs are made: the windows then have packed pages. Up to 0.26 the planner finds no page of the
+    full-attention group that could hold those.
+    """
+    wanted = draft.config.get("attention_backend")
+    if draft.method != "mtp" or runner.name != "v1" or attention.layout != "plain" or isinstance(wanted, str):
+        return []
+    dtype = str(deployment.flags.get("kv_cache_dtype", "auto"))
+    data = {"dtype": dtype, "target": attention.backend}
+    place = where(deployment, "attention_backend", "attention_config")
+    found = refusal(deployment, facts, dtype, "fp8_ds_mla")
+    if found is not None:
+        return [Problem("draft-layout-refuses-dtype", Stage.WEIGHT_LOAD, *found, data, place)]
+    if facts.section("cache_planning").get("grouping") == "padded-tuples":
+        return [Problem("draft-rewrites-cache-dtype", Stage.KV_CACHE_INIT, "AssertionError", "", data, place)]
+    return [Problem("draft-mixes-cache-layouts", Stage.WARMUP, "", "", data, place)]
 
 
 def _local_argmax(deployment: Deployment, draft: Draft, reach: Mapping[str, Any]) -> list[Problem]:

@@ -44,7 +44,11 @@ def memory_problems(deployment: Deployment, facts: ReleaseFacts, memory: Memory,
     weights = _weights(deployment, memory, parallel)
     if weights is not None:
         return [weights]
-    found = [_cache(deployment, facts, memory, decided), _padding(deployment, memory, parallel)]
+    found = [
+        _empty_stage(deployment, facts, memory),
+        _cache(deployment, facts, memory, decided),
+        _padding(deployment, memory, parallel),
+    ]
     if memory.fits is not False:
         found += [_chunk(deployment, memory), _log(deployment, memory), _after(deployment, memory)]
     found.append(_unified(deployment, memory))
@@ -121,6 +125,19 @@ def _cache(deployment: Deployment, facts: ReleaseFacts, memory: Memory, decided:
     share = (cache.high - need) / max(cache.high - cache.low, 1)
     code = "request-probably-exceeds-cache" if share < _UNLIKELY else "request-may-exceed-cache"
     return Problem(code, stage, "", "", data | {"share": round(100 * share)}, origin)
+
+
+def _empty_stage(deployment: Deployment, facts: ReleaseFacts, memory: Memory) -> Problem | None:
+    """A stage without any layer of a group, whose worker then finds no tensor for it (``allocate_kv_cache``)."""
+    if memory.plan is None or facts.section("cache_planning").get("empty_group") != "stops":
+        return None
+    for group in memory.plan.groups:
+        if 0 in group.stage_layers:
+            kinds = " and ".join(kind for kind, _count in group.kinds)
+            data = {"stage": group.stage_layers.index(0), "stages": len(group.stage_layers), "kinds": kinds}
+            origin = where(deployment, "pipeline_parallel_size")
+            return Problem("stage-without-cache-group", Stage.KV_CACHE_INIT, "StopIteration", "", data, origin)
+    return None
 
 
 def _base(memory: Memory, parallel: Parallelism) -> dict[str, Any]:

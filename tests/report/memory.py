@@ -32,10 +32,10 @@ COSTS = (
 )
 PLAN = CachePlan(
     groups=(
-        CacheGroup((("main_c4", 21), ("main_c128", 20), ("indexer_k", 21)), 256, None, (1_002_240,)),
-        CacheGroup((("swa", 44),), 64, 128, (1_647_360,)),
-        CacheGroup((("state_c4", 21), ("state_indexer", 21)), 4, 8, (870_912,)),
-        CacheGroup((("state_c128", 20),), 8, 128, (656_640,)),
+        CacheGroup((("main_c4", 21), ("main_c128", 20), ("indexer_k", 21)), 256, None, (1_002_240,), (62,)),
+        CacheGroup((("swa", 44),), 64, 128, (1_647_360,), (44,)),
+        CacheGroup((("state_c4", 21), ("state_indexer", 21)), 4, 8, (870_912,), (42,)),
+        CacheGroup((("state_c128", 20),), 8, 128, (656_640,), (20,)),
     ),
     strides=(1_647_360,),
     checked_strides=(1_647_360,),

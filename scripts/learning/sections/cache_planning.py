@@ -44,6 +44,8 @@ OBSERVED: Final = (
 """Launches that tell the styles apart; not every release plans each."""
 NEEDED: Final = ("flash-mtp-1", "flash-odd")
 HYBRID_OFF: Final = "flash-hybrid-off"
+UNEVEN: Final = "flash-pp4-uneven"
+"""A launch with a stage that has no layer of one group."""
 INTERFACE: Final = "v1/kv_cache_interface.py"
 UTILS: Final = "v1/core/kv_cache_utils.py"
 _LOGGED: Final = "KV cache size: %s tokens"
@@ -80,6 +82,7 @@ def learn(release: Release) -> dict[str, Any]:
             raise LearningError(f"the release does not plan {', '.join(sorted(missing))}")
         style = fitting(seen)
         found = {"promotion": _promotion(rehearse, style), "in_flight": in_flight(seen)}
+        found["empty_group"] = _empty_group(rehearse)
     return {**style, **found, "log_tokens": log_tokens(source), "context_ranks": context_ranks(source)}
 
 
@@ -167,6 +170,13 @@ def _promotion(rehearse: Rehearse, style: Mapping[str, Any]) -> str:
     if reproduces(one, tuple(_promoted(one)), style):
         return "full-blocks"
     raise LearningError(f"{HYBRID_OFF}: the pages of promoted windows are not those that are known")
+
+
+def _empty_group(rehearse: Rehearse) -> str:
+    """What becomes of a pipeline stage that has no layer of a group: ``stops`` while it allocates, or ``kept``."""
+    failure = rehearse(launch_of(LAUNCHES[UNEVEN])).failure
+    stopped = failure is not None and failure.stage is RehearsedStage.KV_CACHE_INIT
+    return "stops" if stopped and failure is not None and failure.exception == "StopIteration" else "kept"
 
 
 def _promoted(one: Observed) -> Iterator[CacheLayer]:
