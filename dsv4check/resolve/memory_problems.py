@@ -28,6 +28,8 @@ _BATCHES: Final = (16384, 8192, 4096, 2048, 1024, 512)
 _SMALL_BATCH: Final = 2048
 """The batch that is tried together with a shorter context."""
 _MOST_UTILIZATION: Final = 0.97
+_FIXED: Final = ("num_gpu_blocks_override", "kv_cache_memory_bytes")
+"""Flags that fix the size of the KV cache."""
 _LENGTH_STEP: Final = 1024
 _MUCH_PADDING: Final = 1.1
 """Factor from which on the padding of experts is worth a word."""
@@ -46,6 +48,7 @@ def memory_problems(deployment: Deployment, facts: ReleaseFacts, memory: Memory,
         return [weights]
     found = [
         _empty_stage(deployment, facts, memory),
+        _fixed_cache(deployment, memory),
         _cache(deployment, facts, memory, decided),
         _padding(deployment, memory, parallel),
     ]
@@ -125,6 +128,33 @@ def _cache(deployment: Deployment, facts: ReleaseFacts, memory: Memory, decided:
     share = (cache.high - need) / max(cache.high - cache.low, 1)
     code = "request-probably-exceeds-cache" if share < _UNLIKELY else "request-may-exceed-cache"
     return Problem(code, stage, "", "", data | {"share": round(100 * share)}, origin)
+
+
+def _fixed_cache(deployment: Deployment, memory: Memory) -> Problem | None:
+    """A KV cache whose size a flag fixes, and that does not fit beside the weights: nothing checks it before."""
+    weights, plan = memory.weights, memory.plan
+    dest = next((name for name in _FIXED if integer(deployment, name)), None)
+    if dest is None or weights is None or plan is None or memory.blocks is None or _offloads(deployment):
+        return None
+    cache = memory.blocks.low * plan.strides[memory.stage]
+    held = weights.stages[memory.stage].total
+    # Activations are over by then, and their memory is used again.
+    others = sum(cost.size.low for cost in memory.costs if cost.budgeted and "peak" not in cost.name)
+    context = next((cost.size.low for cost in memory.costs if cost.name == CONTEXT), 0)
+    if held + others + context + cache <= memory.gpu_bytes:
+        return None
+    room = memory.gpu_bytes - held - others - context
+    data = {
+        "flag": f"--{dest.replace('_', '-')}",
+        "dest": dest,
+        "cache_gib": _gib(cache),
+        "weights_gib": _gib(held),
+        "gpu_gib": _gib(memory.gpu_bytes),
+        "room_gib": _gib(max(room, 0)),
+    }
+    error = "CUDA out of memory."
+    origin = where(deployment, dest)
+    return Problem("fixed-cache-exceeds-gpu", Stage.KV_CACHE_INIT, "torch.OutOfMemoryError", error, data, origin)
 
 
 def _empty_stage(deployment: Deployment, facts: ReleaseFacts, memory: Memory) -> Problem | None:
