@@ -84,16 +84,6 @@ def memory_of(
     return _Fitting(deployment, facts, decided, total, weights, plan).memory(), tuple(notes)
 
 
-def in_flight_tokens(
-    deployment: Deployment, facts: ReleaseFacts, decided: Decisions, max_num_batched_tokens: int | None
-) -> int | None:
-    """Tokens that may be scheduled before any of them is done; None when not known."""
-    if max_num_batched_tokens is None or facts.section("cache_planning").get("in_flight") != "batches":
-        return max_num_batched_tokens
-    batches = batches_in_flight(deployment, facts, decided.draft, decided.runner, decided.parallel)
-    return None if batches is None else batches * max_num_batched_tokens
-
-
 def _plan(deployment: Deployment, facts: ReleaseFacts, decided: Decisions) -> tuple[CachePlan | None, str | None]:
     cache = decided.kv_cache
     if cache is None or not cache.layers:
@@ -127,8 +117,11 @@ class _Fitting:
         self._length = max_model_len(deployment, section)
         limit = derived_length(deployment, section)
         self._limit = None if limit is None else int(limit)
-        self._in_flight = in_flight_tokens(deployment, facts, decided, tokens)
-        self._batches = batches_in_flight(deployment, facts, decided.draft, decided.runner, decided.parallel) or 2
+        batches = batches_in_flight(deployment, facts, decided.draft, decided.runner, decided.parallel)
+        self._batches = batches or 2
+        # Up to 0.25 the engine core reckons with one step, however many are in flight.
+        counted = batches if facts.section("cache_planning").get("in_flight") == "batches" else 1
+        self._in_flight = None if tokens is None or counted is None else counted * tokens
         self._costs = costs_of(
             deployment,
             facts,

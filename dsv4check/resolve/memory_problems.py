@@ -61,10 +61,9 @@ def memory_problems(deployment: Deployment, facts: ReleaseFacts, memory: Memory,
 def _free_memory(deployment: Deployment, facts: ReleaseFacts, memory: Memory) -> Problem | None:
     """``request_memory``: as much must be free at the start as the utilisation asks for."""
     words = facts.section("memory").get("free_check")
-    context = next((cost.size for cost in memory.costs if cost.name == CONTEXT), None)
-    if words is None or context is None or deployment.hardware.unified_memory:
+    if words is None or deployment.hardware.unified_memory:
         return None
-    free = memory.gpu_bytes - context.low
+    free = memory.gpu_bytes - _context(memory)
     asked = int(memory.gpu_bytes * memory.utilization)
     if free >= asked:
         return None
@@ -90,9 +89,8 @@ def _weights(deployment: Deployment, memory: Memory, parallel: Parallelism) -> P
     weights = memory.weights
     if weights is None or _offloads(deployment):
         return None
-    context = next((cost.size.low for cost in memory.costs if cost.name == CONTEXT), 0)
     held = max(stage.total for stage in weights.stages)
-    if held <= memory.gpu_bytes - context:
+    if held <= memory.gpu_bytes - _context(memory):
         return None
     data = {
         "need_gib": _gib(held),
@@ -140,10 +138,9 @@ def _fixed_cache(deployment: Deployment, memory: Memory) -> Problem | None:
     held = weights.stages[memory.stage].total
     # Activations are over by then, and their memory is used again.
     others = sum(cost.size.low for cost in memory.costs if cost.budgeted and "peak" not in cost.name)
-    context = next((cost.size.low for cost in memory.costs if cost.name == CONTEXT), 0)
-    if held + others + context + cache <= memory.gpu_bytes:
+    room = memory.gpu_bytes - held - others - _context(memory)
+    if cache <= room:
         return None
-    room = memory.gpu_bytes - held - others - context
     data = {
         "flag": f"--{dest.replace('_', '-')}",
         "dest": dest,
@@ -339,6 +336,11 @@ def _larger_tensor(memory: Memory, parallel: Parallelism) -> int:
             break
         size *= 2
     return size
+
+
+def _context(memory: Memory) -> int:
+    """Bytes that the CUDA context and NCCL hold at least, before vLLM looks at the memory."""
+    return next((cost.size.low for cost in memory.costs if cost.name == CONTEXT), 0)
 
 
 def _offloads(deployment: Deployment) -> bool:
