@@ -23,6 +23,7 @@ else:
             made = _dataclass(slots=True, init=False, repr=False, eq=False)(cls)
             made.__init__ = _init_of(made)
             made.__repr__ = _repr
+            made.__reduce__ = _reduce
             if frozen:
                 made.__setattr__ = _refuse_set
                 made.__delattr__ = _refuse_delete
@@ -58,6 +59,10 @@ else:
 
     def _refuse_delete(self, name):
         raise FrozenInstanceError(f"cannot delete field {name!r}")
+
+    def _reduce(self):
+        """Records travel between processes; a frozen one cannot be filled attribute by attribute."""
+        return type(self), _values(self)
 
     def _values(self):
         return tuple([getattr(self, name) for name in self.__dataclass_fields__])

@@ -1,0 +1,1 @@
+"""Launches of vLLM inside files: shell scripts, container manifests, units, configurations, Python code."""
