@@ -35,7 +35,7 @@ def synthesize(
 ) -> None:
     """Write a checkpoint of zeros with the names, dtypes and shapes of a published one; it takes next to no space."""
     from dsv4check.checkpoint.synthetic import write_checkpoint
-    from dsv4check.inputs.shell_words import quote
+    from dsv4check.inputs.shell_quoting import quote
 
     written = write_checkpoint(
         folder.expanduser(),

@@ -64,7 +64,7 @@ def weights(
     text, source = command_text(launch.command, "weights")
     from dsv4check.api import check_request
     from dsv4check.engine.rule import load_rules
-    from dsv4check.inputs.shell_words import quote
+    from dsv4check.inputs.shell_quoting import quote
     from dsv4check.releases.facts import load_facts
     from dsv4check.weights_report import build_weights_report
 

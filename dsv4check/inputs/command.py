@@ -8,26 +8,25 @@ Nothing is executed and no file is read.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from dsv4check.deployment import Command, Token
 from dsv4check.errors import InputError
 from dsv4check.inputs.server_program import (
-    ASSIGNMENT,
-    assignment,
     looks_like_arguments,
     place_of_environment,
     split_program,
 )
-from dsv4check.inputs.shell_words import Lexer, Word, quote
+from dsv4check.inputs.shell_commands import Script, Segment, simple_commands
+from dsv4check.inputs.shell_quoting import quote
+from dsv4check.inputs.shell_values import Word
+from dsv4check.inputs.shell_words import Lexer
 from dsv4check.problems import Origin
-from dsv4check.records import dataclass, field
 
 MAX_TEXT: Final = 1 << 20
 """Characters of a command; longer input is not a command but a file given by mistake."""
 
-_KEYWORDS: Final = frozenset(("then", "do", "else", "{", "!", "if", "while", "until", "elif", "fi", "done", "}"))
 _PASTED: Final = {
     "\u201c": "curly double quotes",
     "\u201d": "curly double quotes",
@@ -39,18 +38,6 @@ _PASTED: Final = {
 }
 _SPECIAL: Final = re.compile("[" + "".join(_PASTED) + "]")
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
-
-
-_DECLARING: Final = frozenset(("export", "declare", "readonly", "local", "typeset", "unset"))
-
-
-@dataclass(slots=True)
-class _Segment:
-    """One simple command of the text."""
-
-    words: list[Word] = field(default_factory=list)
-    dropped: list[str] = field(default_factory=list)
-    ended_by: str = ""
 
 
 def read_command(words: Sequence[str] | str, *, source: str = "command line") -> Command:
@@ -93,19 +80,17 @@ def _read_text(text: str, source: str, *, document: bool = False, first_line: in
     # Editors on Windows put a byte order mark in front.
     text = text.removeprefix("\ufeff")
     _refuse_unusable([text], source)
-    variables: dict[str, str] = {}
-    exported: dict[str, str] = {}
-    arrays: dict[str, list[str]] = {}
-    lexer = Lexer(text, source, variables, arrays, first_line=first_line)
-    found: list[tuple[Command, _Segment]] = []
-    others: list[_Segment] = []
-    first_plain: _Segment | None = None
+    script = Script()
+    lexer = Lexer(text, source, script.variables, first_line=first_line)
+    found: list[tuple[Command, Segment]] = []
+    others: list[Segment] = []
+    first_plain: Segment | None = None
     kind = _kind(source)
-    for segment in _segments(lexer, variables, exported, arrays):
+    for segment in simple_commands(lexer, script):
         if not segment.words:
             continue
         tokens = tuple(Token(word.text, Origin(kind, word.text, word.line, word.column)) for word in segment.words)
-        env = dict(exported)
+        env = {name: value.text for name, value in script.exported.items()}
         program, rest, entrypoint = split_program(tokens, env, [word.plain for word in segment.words])
         if program:
             found.append((Command(program, rest, env, entrypoint), segment))
@@ -119,7 +104,7 @@ def _read_text(text: str, source: str, *, document: bool = False, first_line: in
     elif first_plain is not None:
         command, chosen = found_plain, first_plain
     else:
-        written = None if document else _launch_in_documents(lexer.documents, source)
+        written = None if document else _launch_in_documents(text, lexer, source)
         if written is None:
             raise InputError(_not_a_launch(source, others[0].words[0].text if others else ""))
         return written
@@ -142,11 +127,11 @@ def _read_text(text: str, source: str, *, document: bool = False, first_line: in
     return Command(command.program, command.tokens, command.env, command.entrypoint, tuple(dict.fromkeys(notes)))
 
 
-def _launch_in_documents(documents: list[tuple[str, int]], source: str) -> Command | None:
+def _launch_in_documents(text: str, lexer: Lexer, source: str) -> Command | None:
     """The launch in a script that the text only writes or feeds to a shell (``cat > run.sh <<EOF``)."""
-    for text, line in documents:
+    for start, stop in lexer.documents:
         try:
-            command = _read_text(text, source, document=True, first_line=line)
+            command = _read_text(text[start:stop], source, document=True, first_line=lexer.place(start)[0])
         except InputError:
             continue
         if command.program:
@@ -154,79 +139,13 @@ def _launch_in_documents(documents: list[tuple[str, int]], source: str) -> Comma
     return None
 
 
-def _after(chosen: _Segment, others: list[_Segment]) -> list[Word]:
+def _after(chosen: Segment, others: list[Segment]) -> list[Word]:
     """The words of the command that follows the chosen one in the text."""
     if not chosen.words:
         return []
     place = (chosen.words[-1].line, chosen.words[-1].column)
     later = [segment for segment in others if (segment.words[0].line, segment.words[0].column) > place]
     return later[0].words if later else []
-
-
-def _segments(
-    lexer: Lexer, variables: dict[str, str], exported: dict[str, str], arrays: dict[str, list[str]]
-) -> Iterable[_Segment]:
-    """Simple commands of the text, in order; assignments and exports between them are applied."""
-    segment = _Segment()
-    redirect: str | None = None
-    array: tuple[str, list[str]] | None = None
-    for item in lexer:
-        if isinstance(item, Word):
-            if array is not None:
-                array[1].append(item.text)
-            elif redirect is not None:
-                segment.dropped.append(f"{redirect} {item.text}")
-                redirect = None
-            else:
-                segment.words.append(item)
-            continue
-        if array is not None:
-            if item.text == ")":
-                name = array[0]
-                arrays[name] = [*(arrays.get(name, []) if name.endswith("+") else []), *array[1]]
-                array = None
-            continue
-        if item.text == "(" and segment.words and (match := ASSIGNMENT.fullmatch(segment.words[-1].text)):
-            segment.words.pop()
-            name = match.group(1)
-            array = (name, list(arrays.get(name, [])) if match.group(2) else [])
-            continue
-        if "<" in item.text or ">" in item.text:
-            redirect = None if re.search(r"&\d", item.text) else item.text
-            if redirect is None:
-                segment.dropped.append(item.text)
-            continue
-        segment.ended_by = item.text
-        _apply_assignments(segment, variables, exported)
-        yield segment
-        segment, redirect = _Segment(), None
-    _apply_assignments(segment, variables, exported)
-    yield segment
-
-
-def _apply_assignments(segment: _Segment, variables: dict[str, str], exported: dict[str, str]) -> None:
-    """``X=1``, ``export X=1`` and ``unset X`` on their own: remember them and empty the segment."""
-    while segment.words and segment.words[0].text in _KEYWORDS:
-        segment.words.pop(0)
-    words = segment.words
-    if not words:
-        return
-    builtin = words[0].text if words[0].text in _DECLARING else ""
-    if not builtin and not all(assignment(word.text, word.plain) for word in words):
-        return
-    exports = builtin == "export" or (builtin != "" and any(word.text == "-x" for word in words))
-    for word in words[1:] if builtin else words:
-        if builtin == "unset":
-            variables.pop(word.text, None)
-            exported.pop(word.text, None)
-        elif pair := assignment(word.text, word.plain):
-            name, value, append = pair
-            variables[name] = variables.get(name, "") + value if append else value
-            if exports or name in exported:
-                exported[name] = variables[name]
-        elif exports and word.text in variables:
-            exported[word.text] = variables[word.text]
-    segment.words = []
 
 
 def _not_a_launch(source: str, first: str) -> str:

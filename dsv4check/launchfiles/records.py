@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from dsv4check.launchfiles.text import Span
+from dsv4check.launchfiles.text import Located, SourceText, Span
 from dsv4check.records import dataclass, field
 
 SHELL: Final = "shell"
@@ -39,6 +39,14 @@ class FileWord:
     """How it stands there: ``shell``, ``item``, ``value`` or ``derived``."""
     open: tuple[str, ...] = ()
     """The expansions in ``text`` whose value is not known: ``("$TP",)``."""
+    offsets: Sequence[int] = ()
+    """Where each character of ``text`` stands, where that is known."""
+
+    def located(self) -> Located:
+        """The word as text that is read further: the script behind ``bash -c``."""
+        if len(self.offsets) == len(self.text) and -1 not in self.offsets:
+            return Located(self.text, [*self.offsets, self.offsets[-1] + 1 if self.offsets else self.span.start])
+        return Located.at(self.text, self.span.start, self.span.stop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +127,19 @@ Neighbour = Callable[[str], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What is known from outside the file while it is read."""
+    """The file that is read, and what is known from outside it."""
 
+    source: SourceText
     variables: Mapping[str, str] = field(default_factory=dict)
     """Values for variables that the file uses and does not set."""
     neighbour: Neighbour = lambda _path: None
+    problems: list[NotUnderstood] = field(default_factory=list)
+    """Collects what could not be understood."""
+
+    def line(self, offset: int) -> int:
+        """Line of an offset."""
+        return self.source.line_of(offset)
+
+    def stated(self, word: FileWord) -> Stated:
+        """A word as a fact."""
+        return Stated(word.text, word.span)
