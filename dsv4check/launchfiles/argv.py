@@ -17,14 +17,15 @@ MAX_DEPTH: Final = 6
 """Shells inside shells that are followed."""
 SHELLS: Final = frozenset(("sh", "bash", "dash", "ash", "zsh", "ksh"))
 RUNTIMES: Final = frozenset(("docker", "podman", "nerdctl"))
-_LEADING: Final = frozenset(
-    """
-    exec nohup sudo env time command numactl taskset nice ionice stdbuf timeout setsid chrt srun mpirun
-    mpiexec conda micromamba poetry pdm uv uvx dumb-init tini nsys ncu strace unbuffer ssh pdsh tmux
-    screen su eval kubectl ray apptainer singularity enroot catchsegv gosu su-exec doas flock
-    systemd-run xargs torchrun accelerate parallel watch script runuser /usr/bin/env docker-compose oc
-    """.split()
-)
+# fmt: off
+_LEADING: Final = frozenset((
+    "exec", "nohup", "sudo", "env", "time", "command", "numactl", "taskset", "nice", "ionice", "stdbuf", "timeout",
+    "setsid", "chrt", "srun", "mpirun", "mpiexec", "conda", "micromamba", "poetry", "pdm", "uv", "uvx", "dumb-init",
+    "tini", "nsys", "ncu", "strace", "unbuffer", "ssh", "pdsh", "tmux", "screen", "su", "eval", "kubectl", "ray",
+    "apptainer", "singularity", "enroot", "catchsegv", "gosu", "su-exec", "doas", "flock", "systemd-run", "xargs",
+    "torchrun", "accelerate", "parallel", "watch", "script", "runuser", "docker-compose", "oc",
+))
+# fmt: on
 """Programs that start another one, which stands somewhere behind them."""
 _PYTHON: Final = re.compile(r"python\d*(\.\d+)?[dt]?(\.exe)?")
 _OTHER_SERVERS: Final = {

@@ -14,13 +14,13 @@ from dsv4check.launchfiles.env_files import env_of_file
 from dsv4check.launchfiles.records import Context, FileWord, Server, Stated
 from dsv4check.records import dataclass, field
 
-_WITHOUT_VALUE: Final = frozenset(
-    """
-    --rm --init --privileged --read-only --no-healthcheck --oom-kill-disable --publish-all --sig-proxy
-    --disable-content-trust --quiet --tty --interactive --detach --replace --help -d -i -t -P -q --rmi
-    --no-hosts --env-host --tls-verify
-    """.split()
-)
+# fmt: off
+_WITHOUT_VALUE: Final = frozenset((
+    "--rm", "--init", "--privileged", "--read-only", "--no-healthcheck", "--oom-kill-disable", "--publish-all",
+    "--sig-proxy", "--disable-content-trust", "--quiet", "--tty", "--interactive", "--detach", "--replace", "--help",
+    "-d", "-i", "-t", "-P", "-q", "--rmi", "--no-hosts", "--env-host", "--tls-verify",
+))
+# fmt: on
 _SHORT_FLAGS: Final = re.compile(r"-[ditPq]+")
 
 
