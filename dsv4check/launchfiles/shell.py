@@ -66,7 +66,8 @@ def _servers(text: Located, script: Script, env: Mapping[str, Stated], context: 
                 found += _of_segment(segment, script, env, context, depth)
     except ShellTextError as error:
         context.problems.append(NotUnderstood(error.line, f"{error.reason}; the rest of the text was not read"))
-    notes = tuple(lexer.notes)
+    # What is not set shows in `open` of the words concerned.
+    notes = tuple(note for note in lexer.notes if not note.endswith("kept as written"))
     found = [replace(server, notes=tuple(dict.fromkeys((*server.notes, *notes)))) for server in found]
     for start, stop in lexer.documents:
         document = text.part(start, stop)
