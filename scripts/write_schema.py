@@ -9,6 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from dsv4check.report.gate_schema import gate_json_schema
 from dsv4check.report.memory_report_schema import memory_json_schema
 from dsv4check.report.plan_schema import plan_json_schema
 from dsv4check.report.schema import json_schema
@@ -18,7 +19,7 @@ from dsv4check.report.weights_schema import weights_json_schema
 def main() -> None:
     docs = Path(__file__).parents[1] / "docs"
     schemas = {"report": json_schema(), "weights": weights_json_schema(), "memory": memory_json_schema()}
-    schemas["plan"] = plan_json_schema()
+    schemas |= {"plan": plan_json_schema(), "gate": gate_json_schema()}
     for name, schema in schemas.items():
         target = docs / f"{name}.schema.json"
         target.write_text(json.dumps(schema, indent=2) + "\n", encoding="utf-8")

@@ -109,7 +109,7 @@ def finding_to_dict(finding: Finding) -> dict[str, Any]:
         "message": finding.message,
         "error": finding.error,
         "location": _origin(finding.location),
-        "fixes": [_fix(fix) for fix in finding.fixes],
+        "fixes": [fix_to_dict(fix) for fix in finding.fixes],
         "no_fix": finding.no_fix,
         "fixed_in": finding.fixed_in,
         "references": list(finding.references),
@@ -121,7 +121,8 @@ def open_question_to_dict(item: NotEvaluated) -> dict[str, Any]:
     return {"what": item.what, "why": item.why, "how": item.how}
 
 
-def _fix(fix: Fix) -> dict[str, Any]:
+def fix_to_dict(fix: Fix) -> dict[str, Any]:
+    """A set of edits and the corrected command."""
     return {
         "edits": [_edit(edit) for edit in fix.edits],
         "also": [_edit(edit) for edit in fix.also],
