@@ -51,8 +51,8 @@ class GitListing:
     """Paths below the folder, submodules among them."""
     untracked: tuple[str, ...] = ()
     """Not tracked, and not ignored; a nested repository is named as a folder with a slash at the end."""
-    unlisted: tuple[str, ...] = ()
-    """Folders below that git could not list, with the reason."""
+    unlisted: tuple[tuple[str, str], ...] = ()
+    """Folders that git could not list, by their path from the work tree, each with the reason."""
     failed: str = ""
     """Why git could not say anything; empty when it could."""
 
@@ -81,8 +81,9 @@ def list_files(folder: str, work_tree: str) -> GitListing:
         if not path or path.startswith("/") or ".." in path.split("/"):
             continue
         (untracked if entry.startswith(b"? ") else tracked).append(path)
-    unlisted = tuple(f"{found['path']}: {found['why']}" for found in _UNLISTED.finditer(os.fsdecode(done.stderr)))
-    return GitListing(tuple(tracked), tuple(untracked), unlisted)
+    complaints = _UNLISTED.finditer(os.fsdecode(done.stderr))
+    unlisted = dict.fromkeys((found["path"], found["why"].lower()) for found in complaints)
+    return GitListing(tuple(tracked), tuple(untracked), tuple(unlisted))
 
 
 def is_ignored(folder: str, work_tree: str) -> bool:

@@ -14,6 +14,7 @@ from dsv4check.gate.file_names import begins_as_script, can_hold_launch
 from dsv4check.gate.globs import matches
 from dsv4check.gate.reading import why_unreadable
 from dsv4check.gate.records import FileProblem
+from dsv4check.gate.shown_paths import printable, shown_path
 from dsv4check.records import dataclass, field
 
 SKIPPED_FOLDERS: Final = frozenset(
@@ -108,29 +109,19 @@ class _Walk:
             if stat.S_ISDIR(os.stat(path).st_mode):
                 return False
         except OSError as error:
-            self.problems.append(FileProblem(self.shown(path), 0, why_unreadable(error)))
+            self.problems.append(FileProblem(shown_path(path, self.root), 0, why_unreadable(error)))
             return True
         except ValueError:
             name = given.replace("\0", "\\0")
             self.problems.append(FileProblem(name, 0, "no such file or folder (a NUL character in its name)"))
             return True
-        self.files.setdefault(os.path.realpath(path), Candidate(Path(path), self.shown(path), True))
+        self.files.setdefault(os.path.realpath(path), Candidate(Path(path), shown_path(path, self.root), True))
         return True
-
-    def shown(self, path: str) -> str:
-        """What reports call a path."""
-        # "link/.." leads elsewhere than its text says.
-        plain = os.path.realpath(path) if ".." in path.split(os.sep) else os.path.normpath(path)
-        for base, target in ((str(self.root), plain), (os.path.realpath(self.root), os.path.realpath(plain))):
-            relative = os.path.relpath(target, base)
-            if relative != ".." and not relative.startswith("../"):
-                return _printable(relative)
-        return _printable(plain)
 
     def take_folder(self, given: str) -> None:
         """Take what a named folder holds."""
         path = os.path.join(self.root, given)
-        shown = self.shown(path)
+        shown = shown_path(path, self.root)
         prefix = "" if shown == "." else shown.rstrip("/") + "/"
         real = os.path.realpath(path)
         if prefix and self.excluded(shown):
@@ -157,8 +148,10 @@ class _Walk:
         if empty and folder.real == folder.top and git_files.is_ignored(folder.path, work_tree):
             self.notes.append(f"{shown}: git ignores this folder; as it was named, all of it was looked at")
             return None
-        for unlisted in listing.unlisted:
-            self.problems.append(FileProblem(_printable(shown), 0, f"a folder in it cannot be listed: {unlisted}"))
+        for below, why in listing.unlisted:
+            closed = shown_path(os.path.join(work_tree, below), self.root)
+            if not self.excluded(closed):
+                self.problems.append(FileProblem(closed, 0, f"a folder that cannot be read ({why})"))
         kept = [path for path in listing.untracked if not any(map(_is_skipped, path.split("/")[:-1]))]
         nested = []
         plain: dict[str, bool] = {"": True}
@@ -216,7 +209,7 @@ class _Walk:
         """What reports call a path below a folder."""
         # The folder may lie above the current one.
         path = (folder.prefix + relative).removeprefix(f"{str(self.root).rstrip('/')}/")
-        return _printable(path.rstrip("/") or ".")
+        return printable(path.rstrip("/") or ".")
 
     def _take(self, path: str, name: str, mode: int, folder: _Folder, relative: str) -> None:
         """Take one file if its name, or its first two bytes, let it hold a launch."""
@@ -286,8 +279,3 @@ def _is_plain(base: str, relative: str, known: dict[str, bool]) -> bool:
         ways = ("/".join(parts[:count]) for count in range(1, len(parts) + 1))
         known[relative] = not any(os.path.islink(os.path.join(base, way)) for way in ways)
     return known[relative]
-
-
-def _printable(path: str) -> str:
-    """A path that every output can hold: bytes that are no UTF-8 are written as escapes."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace") if not path.isascii() else path

@@ -363,12 +363,16 @@ def test_no_git_and_no_git_of_the_tree_itself(repo: Path, monkeypatch: pytest.Mo
 def test_a_folder_that_git_cannot_list(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(repo, "a.yaml")
     done = subprocess.CompletedProcess(
-        [], 0, b"? a.yaml\0", b"warning: could not open directory 'x/closed/': Permission denied\n"
+        [], 0, b"? a.yaml\0", 2 * b"warning: could not open directory 'x/closed/': Permission denied\n"
     )
     monkeypatch.setattr(git_files.subprocess, "run", lambda *_args, **_options: done)
     found = candidates(["."], root=repo)
     assert shown(found) == ["a.yaml"]
-    assert found.problems == (FileProblem(".", 0, "a folder in it cannot be listed: x/closed/: Permission denied"),)
+    assert found.problems == (FileProblem("x/closed", 0, "a folder that cannot be read (permission denied)"),)
+    assert not candidates(["."], root=repo, exclude=["closed"]).problems
+    (repo / "x").mkdir()
+    inside = candidates(["."], root=repo / "x")
+    assert [item.path for item in inside.problems] == ["closed"]
 
 
 def test_very_deep_folders(tree: Path) -> None:
