@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write docs/*.schema.json from the models in dsv4check/report/*schema.py."""
+"""Write docs/*.schema.json from the models in dsv4check/report/*schema.py and gate/settings_schema.py."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from dsv4check.gate.settings_schema import config_json_schema
 from dsv4check.report.gate_schema import gate_json_schema
 from dsv4check.report.memory_report_schema import memory_json_schema
 from dsv4check.report.plan_schema import plan_json_schema
@@ -18,8 +19,14 @@ from dsv4check.report.weights_schema import weights_json_schema
 
 def main() -> None:
     docs = Path(__file__).parents[1] / "docs"
-    schemas = {"report": json_schema(), "weights": weights_json_schema(), "memory": memory_json_schema()}
-    schemas |= {"plan": plan_json_schema(), "gate": gate_json_schema()}
+    schemas = {
+        "report": json_schema(),
+        "weights": weights_json_schema(),
+        "memory": memory_json_schema(),
+        "plan": plan_json_schema(),
+        "gate": gate_json_schema(),
+        "config": config_json_schema(),
+    }
     for name, schema in schemas.items():
         target = docs / f"{name}.schema.json"
         target.write_text(json.dumps(schema, indent=2) + "\n", encoding="utf-8")
