@@ -114,15 +114,21 @@ def read_request(
     )
 
 
-def check_request(request: Request, rules: tuple[Rule, ...], *, fixes: bool = True) -> Report:
-    """Check a request with the given rules. Raises InputError when it cannot be put together."""
+def check_request(
+    request: Request, rules: tuple[Rule, ...], *, fixes: bool = True, most_fixes: int | None = None
+) -> Report:
+    """Check a request with the given rules; ``most_fixes`` bounds the fixes of one finding.
+
+    Raises InputError when the request cannot be put together.
+    """
     start, resolution, open_questions = _evaluate(request, rules)
     findings = tuple(match.finding for match in start.matches)
     if fixes and any(match.rule.fixes or match.rule.no_fix for match in start.matches):
         # Imported only where something is to be fixed: most checks find nothing.
         from dsv4check.engine.fixes import FixSearch
 
-        findings = FixSearch(start, lambda edited: _evaluate(edited, rules)[0]).complete()
+        limit = {} if most_fixes is None else {"most": most_fixes}
+        findings = FixSearch(start, lambda edited: _evaluate(edited, rules)[0], **limit).complete()
     severities = {finding.severity for finding in findings}
     verdict = Verdict.PASS
     if Severity.ERROR in severities:
@@ -145,8 +151,11 @@ def check_request(request: Request, rules: tuple[Rule, ...], *, fixes: bool = Tr
 
 def _evaluate(request: Request, rules: tuple[Rule, ...]) -> tuple[Checked, Resolution, list[NotEvaluated]]:
     """Resolve and match; for a development build, on every release its code may resemble."""
-    brackets = request.vllm.brackets if request.vllm.kind == "development" else ()
     checked, resolution, open_questions = _evaluate_release(request, rules)
+    if request.vllm.kind == "unstated":
+        common = _on_any_release(request, rules, checked)
+        return common, resolution, [*open_questions, *_disagreements(common, [checked])]
+    brackets = request.vllm.brackets if request.vllm.kind == "development" else ()
     others = [
         _evaluate_release(request.on_release(name), rules)[0] for name in brackets if name != request.vllm.release
     ]
@@ -154,6 +163,17 @@ def _evaluate(request: Request, rules: tuple[Rule, ...]) -> tuple[Checked, Resol
         return checked, resolution, open_questions
     common = _common(checked, others)
     return common, resolution, [*open_questions, *_disagreements(common, [checked, *others])]
+
+
+def _on_any_release(request: Request, rules: tuple[Rule, ...], newest: Checked) -> Checked:
+    """What holds on the newest release and on every other one; looked at until nothing is left."""
+    common = newest
+    for name in request.vllm.brackets:
+        if not any(match.finding.severity is not Severity.NOTE for match in common.matches):
+            break
+        if name != request.vllm.release:
+            common = _common(common, [_evaluate_release(request.on_release(name), rules)[0]])
+    return common
 
 
 def _evaluate_release(request: Request, rules: tuple[Rule, ...]) -> tuple[Checked, Resolution, list[NotEvaluated]]:
@@ -179,12 +199,15 @@ def _disagreements(common: Checked, around: list[Checked]) -> list[NotEvaluated]
         for match in checked.matches:
             if match.rule.id not in everywhere and match.finding.severity is not Severity.NOTE:
                 by_rule.setdefault(match.rule.id, (match, set()))[1].add(checked.deployment.vllm.release)
-    build = common.deployment.vllm.version
+    build = common.deployment.vllm
+    where, how = f" around {build.version}", "look at the installed build itself (`dsv4check doctor`)"
+    if build.kind == "unstated":
+        where, how = "", "state the vLLM version"
     return [
         NotEvaluated(
             f"{rule_id} {match.rule.name}",
-            f"true of {', '.join(sorted(releases))} but not of every release around {build}",
-            "look at the installed build itself (`dsv4check doctor`)",
+            f"true of {', '.join(sorted(releases))} but not of every release{where}",
+            how,
         )
         for rule_id, (match, releases) in sorted(by_rule.items())
     ]

@@ -144,12 +144,12 @@ class VllmBuild:
     version: str
     """As stated or found, e.g. ``0.24.0`` or ``0.23.1rc1.dev788+gfa4321de3``."""
     kind: str
-    """``release``, or ``development`` for a build between releases."""
+    """``release``, ``development`` for a build between releases, or ``unstated``: any release."""
     release: str
     """The release whose facts are used (for a development build: the nearest one, see ``brackets``)."""
     origin: Origin
     brackets: tuple[str, ...] = ()
-    """Development builds only: the releases its code may resemble. What holds in all of them holds here."""
+    """The releases a development or unstated build may resemble. What holds in all of them holds here."""
     dev_base: str | None = None
     """Development builds: ``0.23.1rc1``."""
     dev_number: int | None = None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dsv4check.deployment import Command, Deployment, Hardware, Model, ServeFlags, VllmBuild
 from dsv4check.errors import InputError
 from dsv4check.inputs.checkpoint_files import checkpoint_on_this_machine
-from dsv4check.inputs.flags.parser import parse_flags
+from dsv4check.inputs.flags.parser import ReadFile, parse_flags, read_text_file
 from dsv4check.inputs.gpu import apply_visible_devices
 from dsv4check.inputs.model import load_model
 from dsv4check.records import dataclass, field
@@ -40,6 +40,8 @@ class Request:
     online: bool = False
     checkpoint: Checkpoint | None = None
     """The target's checkpoint, where it was stated (``--checkpoint``); else it is looked for on this machine."""
+    read_file: ReadFile = read_text_file
+    """Reads the file that ``--config`` names."""
 
     def on_release(self, release: str) -> Request:
         """The same launch with the facts of another release; a development build keeps its identity."""
@@ -54,7 +56,7 @@ def build_deployment(request: Request) -> Deployment:
     table = load_flag_table(request.vllm.release)
     env = {**request.command.env, **request.env}
     command = replace(request.command, env=env) if request.env else request.command
-    flags = parse_flags(command, table)
+    flags = parse_flags(command, table, read_file=request.read_file)
     name = flags.model or request.model_name
     if name is None and request.model_config is None:
         raise InputError(

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from dsv4check import __version__
-from dsv4check.cli import catalogue, matrix, memory, plan, rehearse, serve_args, synthesize, weights
+from dsv4check.cli import catalogue, gate, matrix, memory, plan, rehearse, serve_args, synthesize, weights
 from dsv4check.cli.exit_codes import INTERNAL, UNUSABLE
 from dsv4check.errors import InputError
 
@@ -44,6 +44,7 @@ app.command("rehearse", context_settings=_PASS_THROUGH)(rehearse.rehearse)
 app.command("memory", context_settings=_PASS_THROUGH)(memory.memory)
 app.command("plan", context_settings=_PASS_THROUGH)(plan.plan)
 app.command("weights", context_settings=_PASS_THROUGH)(weights.weights)
+app.command("gate")(gate.gate)
 app.command("synthesize")(synthesize.synthesize)
 app.command("explain")(catalogue.explain)
 app.command("rules")(catalogue.rules)

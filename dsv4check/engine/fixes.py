@@ -30,11 +30,15 @@ Check = Callable[[Request], Checked]
 
 
 class FixSearch:
-    """Fixes for the findings of one launch; ``check`` resolves and evaluates a request without fixes."""
+    """Fixes for the findings of one launch; ``check`` resolves and evaluates a request without fixes.
 
-    def __init__(self, start: Checked, check: Check) -> None:
+    ``most``: verified fixes of one finding after which the search for it ends.
+    """
+
+    def __init__(self, start: Checked, check: Check, most: int = _MAX_FIXES) -> None:
         self._start = start
         self._check = check
+        self._most = most
         self._budget = _MAX_CHECKS
 
     def complete(self) -> tuple[Finding, ...]:
@@ -45,7 +49,7 @@ class FixSearch:
         fixes: list[Fix] = []
         partial: list[Fix] = []
         for candidate in _by_cost(match.rule.fixes):
-            if len(fixes) >= _MAX_FIXES or self._budget <= 0:
+            if len(fixes) >= self._most or self._budget <= 0:
                 break
             fix = self._try(match, candidate)
             if fix is not None:
@@ -77,6 +81,7 @@ class FixSearch:
             verified=not checked.errors,
             also=also,
             note=str(candidate.get("note") or ""),
+            edited=checked.request.command,
         )
 
     def _repair(self, checked: Checked) -> tuple[Checked, tuple[Edit, ...]]:

@@ -59,7 +59,7 @@ def load_baseline(path: Path) -> Baseline:
     """Read a file of known findings; InputError where it is missing, broken or of another version."""
     source = read_source(path, str(path), limit=MAX_BYTES)
     if isinstance(source, FileProblem):
-        raise InputError(f"{path}: {source.why}; expected a baseline (--write-baseline makes one)")
+        raise InputError(f"{path}: {source.why}; expected a baseline (--update-baseline makes one)")
     try:
         content = json.loads(source.text)
     except RecursionError:

@@ -70,6 +70,10 @@ _DEFAULT_HASH_LAYERS = 3
 _DEFAULT_ROTARY_SHARE = 64 / 512
 
 
+class OtherModelError(InputError):
+    """The config.json is that of another model than DeepSeek-V4."""
+
+
 @dataclass(frozen=True, slots=True)
 class ConfigReading:
     """A config.json as one release sees it."""
@@ -172,7 +176,7 @@ def _family(config: Mapping[str, Any], source: str) -> str:
         # No other architecture has both; the file merely lost its names.
         return "deepseek_v4"
     told = f"model_type {model_type!r}" if model_type is not None else "no model_type"
-    raise InputError(f"{source}: not a DeepSeek-V4 model ({told}); expected deepseek_v4 or deepseek_v41")
+    raise OtherModelError(f"{source}: not a DeepSeek-V4 model ({told}); expected deepseek_v4 or deepseek_v41")
 
 
 def _flatten(raw: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from packaging.version import Version
 from dsv4check.deployment import VllmBuild
 from dsv4check.errors import InputError
 from dsv4check.problems import Origin
+from dsv4check.releases.facts import known_releases
 from dsv4check.releases.timeline import (
     FIRST_SUPPORT,
     before_first_support,
@@ -58,6 +59,16 @@ def resolve_vllm(text: str | None, installed: Callable[[], str | None] = install
     newest = newest_release()
     note = f"no vLLM version was given and none is installed here: assuming {newest}, the newest release known"
     return VllmBuild(newest, "release", newest, Origin("default", newest), note=note)
+
+
+def unstated_vllm() -> VllmBuild:
+    """A launch of which nobody says what runs it: judged by the newest release, as far as all others agree."""
+    names = known_releases()[::-1]
+    note = (
+        f"no vLLM version is stated: judged as {names[0]}, the newest release known; a finding counts only where every"
+        " release since 0.20.0 has it"
+    )
+    return VllmBuild(names[0], "unstated", names[0], Origin("default", names[0]), brackets=names, note=note)
 
 
 def _from_text(text: str, origin: Origin) -> VllmBuild:

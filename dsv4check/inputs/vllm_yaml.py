@@ -21,6 +21,10 @@ MAX_NODES: Final = 50_000
 """Values after aliases are followed: a few nested aliases can stand for billions."""
 
 
+class NotAtHandError(FileNotFoundError):
+    """The file lies where nobody here can look: in a container, or on another machine."""
+
+
 def config_file_args(
     path: str, origin: Origin, table: FlagTable, *, entrypoint: str, read_file: Callable[[str], str]
 ) -> tuple[list[Arg], list[Problem]]:
@@ -38,6 +42,8 @@ def config_file_args(
         return [], [_problem("yaml-extension", "ValueError", error, {"path": path}, origin)]
     try:
         text = read_file(path)
+    except NotAtHandError:
+        return [], [_problem("yaml-not-read", "", "", {"path": path, "values": {"--config": path}}, origin)]
     except (FileNotFoundError, NotADirectoryError):
         error = f"[Errno 2] No such file or directory: {path!r}"
         here = Path(path).parent.is_dir()

@@ -14,6 +14,8 @@ _OFFICIAL: Final = re.compile(r"(?:^|/)vllm-openai(?:-[a-z0-9]+)*$")
 _RELEASE_TAG: Final = re.compile(r"^v?\d+\.\d+\.\d+(?:\.?(?:rc|post|dev)\d+)*(?:[-_+].*)?$")
 _MOVING_TAG: Final = re.compile(r"^(?:latest|nightly)(?:-.*)?$")
 _OTHERS: Final = ("lmcache/", "llm-d/", "ai-dynamo/")
+"""Owners of images that are called like vLLM's and count their own versions."""
+_BUILT_ON_RELEASES: Final = ("lmcache/vllm-openai", "ai-dynamo/vllm-runtime", "rayproject/ray-llm")
 
 
 def split_image(reference: str) -> tuple[str, str]:
@@ -36,6 +38,12 @@ def release_of_image(reference: str) -> str | None:
     if is_vllm_image(reference) and (_RELEASE_TAG.match(tag) or _MOVING_TAG.match(tag)):
         return reference.strip().removeprefix("docker://").partition("@")[0]
     return None
+
+
+def holds_a_release(reference: str) -> bool:
+    """True for an image that is known to hold some unchanged release of vLLM, whichever it is."""
+    repository, _tag = split_image(reference)
+    return is_vllm_image(reference) or any(part in f"{repository}/" for part in _BUILT_ON_RELEASES)
 
 
 def starts_vllm(reference: str) -> bool:

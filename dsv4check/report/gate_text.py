@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from typing import Final
 
-from dsv4check.engine.rule import Certainty
+from dsv4check.engine.rule import Certainty, Severity
 from dsv4check.gate.records import GateFinding, GateReport, LaunchResult
 from dsv4check.report.blocks import Block, Heading, Paragraph
 from dsv4check.report.figures import plural
@@ -24,7 +26,7 @@ from dsv4check.report.gate_words import (
 
 
 def gate_blocks(report: GateReport, *, verbose: bool) -> list[Block]:
-    """The whole report; ``verbose`` adds launches of other models, ignored findings, facts and notes."""
+    """The whole report; ``verbose`` adds launches of other models, ignored findings, notes and facts."""
     blocks: list[Block] = []
     for launch in report.launches:
         blocks += _launch(launch, verbose)
@@ -47,6 +49,7 @@ def _line(text: str, style: str = "plain", indent: int = 0) -> Paragraph:
 
 def _launch(launch: LaunchResult, verbose: bool) -> Iterator[Block]:
     active = [item for item in launch.findings if item.active]
+    loud = [item for item in active if verbose or item.severity is not Severity.NOTE]
     quiet = len(launch.findings) - len(active)
     if launch.other_model:
         if verbose:
@@ -58,15 +61,25 @@ def _launch(launch: LaunchResult, verbose: bool) -> Iterator[Block]:
         title = _title(launch, launch.verdict)
         if quiet and not active:
             title += f"; {plural(quiet, 'finding')} ignored or in the baseline"
-        yield Heading(title, launch.verdict) if active else _line(title, launch.verdict)
-    for finding in launch.findings:
-        if finding.active or verbose:
-            yield from _finding(finding)
-    if launch.not_evaluated:
-        said = "; ".join(f"{item.what} ({item.why})" for item in launch.not_evaluated)
-        yield Paragraph(f"not evaluated: {said}", style="dim")
+        yield Heading(title, launch.verdict) if loud else _line(title, launch.verdict)
+    for finding in launch.findings if verbose else loud:
+        yield from _finding(finding)
+    for why, what in _open_questions(launch).items():
+        yield Paragraph(f"not evaluated, {why}: {what}", style="dim")
     if verbose:
         yield from _details(launch)
+
+
+def _open_questions(launch: LaunchResult) -> dict[str, str]:
+    """What is not known, by the reason; of a rule the id is enough here."""
+    grouped: dict[str, list[str]] = {}
+    for item in launch.not_evaluated:
+        parts = item.what.split("; ")
+        grouped.setdefault(item.why, []).extend(_RULE.sub(r"\1", part) for part in parts)
+    return {why: ", ".join(dict.fromkeys(what)) for why, what in grouped.items()}
+
+
+_RULE: Final = re.compile(r"([A-Z]{2}\d{3}) [a-z0-9-]+$")
 
 
 def _title(launch: LaunchResult, answer: str) -> str:
@@ -105,8 +118,8 @@ def _finding(finding: GateFinding) -> Iterator[Block]:
         yield Paragraph(f"certainty: {finding.certainty.value}", 4, "dim")
     if finding.fixes:
         fix = finding.fixes[0]
-        state = "" if fix.verified else "; other errors are left then"
-        yield Paragraph(f"fix: {fix_words(fix)} [--diff shows it{state}]", 4, "fix")
+        state = "" if fix.verified else " (not verified)"
+        yield Paragraph(f"fix: {fix_words(fix)}{state}", 4, "fix")
         if fix.note:
             yield Paragraph(fix.note, 6)
     elif finding.no_fix:

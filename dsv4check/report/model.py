@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any, Final
 
-from dsv4check.deployment import Deployment
+from dsv4check.deployment import Command, Deployment
 from dsv4check.engine.rule import Certainty, Severity
 from dsv4check.problems import Origin, Stage
 from dsv4check.records import dataclass
@@ -48,6 +48,8 @@ class Fix:
     also: tuple[Edit, ...] = ()
     """Edits of the other findings that ``command`` contains too, so that it has no error left."""
     note: str = ""
+    edited: Command | None = None
+    """The corrected command taken apart, secrets and all: never printed, only compared with the one that was read."""
 
 
 @dataclass(frozen=True, slots=True)

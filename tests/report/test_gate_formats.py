@@ -84,6 +84,10 @@ def same(value: Any, said: Any, path: str) -> None:
     if is_dataclass(value):
         assert isinstance(said, dict), path
         for item in fields(value):
+            if item.name == "edited":
+                # The corrected command taken apart holds secrets.
+                assert item.name not in said
+                continue
             assert item.name in said, f"{path}.{item.name}"
             same(getattr(value, item.name), said[item.name], f"{path}.{item.name}")
     elif isinstance(value, dict):

@@ -1,0 +1,31 @@
+"""A progress bar on standard error, for people who watch."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+_FEW: Final = 200
+
+
+@contextmanager
+def progress_bar(total: int, what: str) -> Iterator[Callable[[int], None]]:
+    """Yield a function that is told how much is done; shows nothing for little work or without a terminal."""
+    if total < _FEW or not sys.stderr.isatty():
+        yield lambda _done: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    # Without a thread of its own: processes are forked while the bar is shown.
+    with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as progress:
+        task = progress.add_task(what, total=total)
+
+        def show(done: int) -> None:
+            progress.update(task, completed=done)
+            progress.refresh()
+
+        yield show

@@ -1,0 +1,306 @@
+"""One launch of a file: put together with what is known around it, checked, and the findings placed in the file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from dsv4check.api import check_request
+from dsv4check.deployment import Command, ServeFlags, Token
+from dsv4check.engine.rule import Rule, Severity
+from dsv4check.errors import InputError
+from dsv4check.gate.facts import FactFinder
+from dsv4check.gate.model_choice import ModelChoice, choose_model
+from dsv4check.gate.open_answers import depends_on_flags, depends_on_values, may_be_settled
+from dsv4check.gate.places import Places, masked_words, origin_of
+from dsv4check.gate.records import GateFinding, LaunchResult
+from dsv4check.gate.settings import Facts
+from dsv4check.gate.unknowns import Unknowns, command_of, unknowns_of
+from dsv4check.inputs.command import format_command
+from dsv4check.inputs.flags.parser import parse_flags
+from dsv4check.inputs.model_config import OtherModelError
+from dsv4check.inputs.packages import parse_packages
+from dsv4check.inputs.vllm_yaml import NotAtHandError
+from dsv4check.launchfiles.records import Context, FileWord, Launch, Server, Stated
+from dsv4check.records import dataclass, field
+from dsv4check.releases.flag_table import load_flag_table
+from dsv4check.releases.history import flag_history
+from dsv4check.report.masking import masked_command
+from dsv4check.report.model import Finding, Fix, Report
+from dsv4check.request import Request
+
+_CONFIG_NOT_READ: Final = "FL014"
+"""The rule about a --config file that is not at hand: here an open question, not a finding."""
+
+
+@dataclass(slots=True)
+class Judged:
+    """A launch's result, and what ``--fix`` needs to change its words."""
+
+    result: LaunchResult
+    words: tuple[FileWord, ...] = ()
+    """The words that were checked."""
+    tokens: tuple[Token, ...] = ()
+    """The same words as the checker had them; a fix's corrected command holds those that it does not change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """Checks launches with the same rules and options."""
+
+    rules: tuple[Rule, ...]
+    options: Facts = field(default_factory=Facts)
+    fixes: bool = True
+    most_fixes: int = 1
+
+    def judge(
+        self, launch: Launch, context: Context, configured: Facts, comment: Mapping[str, Stated], skip: str = ""
+    ) -> Judged:
+        """Check one launch.
+
+        ``configured`` is what the configuration file says for this path, ``comment`` what comments in the file state,
+        ``skip`` the reason a comment gives for leaving the launch out.
+        """
+        return _Case(self, launch, context, configured, comment).judged(skip or configured.skip)
+
+
+class _Case:
+    """One launch while it is checked."""
+
+    def __init__(
+        self, judge: Judge, launch: Launch, context: Context, configured: Facts, comment: Mapping[str, Stated]
+    ) -> None:
+        self._judge = judge
+        self._launch = launch
+        self._context = context
+        self._configured = configured
+        self._server, self._notes = _engine_words(launch.server)
+        self._known = FactFinder(context.source, judge.options, configured).known(launch, comment)
+        self._comment = comment
+        self._notes += [*launch.server.notes, *self._known.notes]
+        self._tokens = tuple(Token(word.text, origin_of(context.source, word)) for word in self._server.words)
+        program = self._server.program if self._server.entrypoint in ("serve", "api_server") else ()
+        self._program = program
+        self._entrypoint = "serve" if self._server.entrypoint == "serve" else "api_server"
+        env = {name: stated.value for name, stated in self._server.env.items()}
+        self._command = Command(program, self._tokens, env, self._entrypoint)
+        self._shown = masked_command(self._command)
+        masked = masked_words(tuple(t.text for t in self._tokens), tuple(t.text for t in self._shown.tokens))
+        self._places = Places(context.source, replace(launch, server=self._server), masked)
+
+    def judged(self, skip: str) -> Judged:
+        """The answer."""
+        if self._server.other:
+            return self._unchecked(None, f"{self._server.other}: not vLLM", other=True)
+        release = self._known.vllm.release if self._known.vllm is not None else None
+        table = load_flag_table(release or _newest())
+        flags = parse_flags(self._command, table, read_file=self._read_file)
+        model = choose_model(self._launch, flags, self._stated_model(), self._configured, self._open_model(flags))
+        if model.other:
+            return self._unchecked(model.name, model.other, other=True)
+        if skip:
+            return self._unchecked(model.name, f"left out: {skip}")
+        if model.unknown:
+            return self._unchecked(
+                model.name, f"{model.unknown}; state `model` or `model-config` for this file in the configuration"
+            )
+        if self._known.vllm is None:
+            return self._unchecked(
+                model.name,
+                f"which vLLM the image {self._known.unknown_image} holds is not known; state `vllm` for this file in"
+                " the configuration, or in a comment `# dsv4check: vllm=...`",
+            )
+        if model.note:
+            self._notes.append(model.note)
+        gpus = self._known.hardware.total_gpus
+        unknowns = unknowns_of(self._server.words, flags, table, gpus)
+        try:
+            return self._checked(model, flags, unknowns)
+        except OtherModelError as error:
+            return self._unchecked(model.name, str(error), other=True)
+        except InputError as error:
+            return self._unchecked(model.name, str(error))
+
+    def _stated_model(self) -> Facts:
+        """The options, with the model, or the config, that a comment states."""
+        options = self._judge.options
+        model, config = self._comment.get("model"), self._comment.get("model_config")
+        if model is not None:
+            options = replace(options, model=model.value)
+        if config is not None:
+            beside = Path(self._context.source.path).parent / config.value
+            options = replace(options, model_config=beside)
+        return options
+
+    def _open_model(self, flags: ServeFlags) -> bool:
+        return any(word.open and word.text in (flags.model, f"--model={flags.model}") for word in self._server.words)
+
+    def _unchecked(self, model: str | None, why: str, *, other: bool = False) -> Judged:
+        return Judged(self._result(model, None, not_checked=why, other_model=other), self._server.words, self._tokens)
+
+    def _result(self, model: str | None, verdict: str | None, **more: object) -> LaunchResult:
+        shown = dict(self._known.shown)
+        return LaunchResult(
+            path=self._context.source.path,
+            name=self._launch.name,
+            format=self._launch.format,
+            region=self._places.start,
+            command=format_command(self._shown),
+            model=model,
+            facts=shown,
+            verdict=verdict,
+            notes=tuple(dict.fromkeys(self._notes)),
+            **more,  # type: ignore[arg-type]
+        )
+
+    def _checked(self, model: ModelChoice, flags: ServeFlags, unknowns: Unknowns) -> Judged:
+        variants = [
+            self._request(
+                command_of(self._program, variant, self._tokens, dict(self._command.env), self._entrypoint), model
+            )
+            for variant in unknowns.variants
+        ]
+        # With several variants fixes are only looked for once it is known what they have in common.
+        reports = list(self._reports(variants, fixes=len(variants) == 1))
+        first, *others = reports
+        fired = [{finding.rule for finding in report.findings} for report in others]
+        common = {item.rule for item in first.findings if all(item.rule in rules for rules in fired)}
+        if others and common and self._judge.fixes:
+            first = next(iter(self._reports(variants, fixes=True)))
+        return self._merged(model, flags, unknowns, first, common)
+
+    def _reports(self, requests: Sequence[Request], *, fixes: bool) -> Iterator[Report]:
+        """The answers for the variants; one that is no usable launch is passed over. Raises InputError without any."""
+        judge = self._judge
+        refused: InputError | None = None
+        answered = False
+        for request in requests:
+            try:
+                report = check_request(request, judge.rules, fixes=fixes and judge.fixes, most_fixes=judge.most_fixes)
+            except InputError as error:
+                refused = error
+                continue
+            answered = True
+            yield report
+            if not report.findings:
+                return
+        if not answered:
+            raise refused or InputError("no value that was tried makes a launch")
+
+    def _request(self, command: Command, model: ModelChoice) -> Request:
+        configured, options = self._configured, self._judge.options
+        env = {**configured.env, **options.env}
+        vllm = self._known.vllm
+        assert vllm is not None
+        return Request(
+            command=command,
+            vllm=vllm,
+            hardware=self._known.hardware,
+            # What the file sets wins: the configuration speaks of what surrounds it.
+            env={name: value for name, value in env.items() if name not in command.env},
+            packages=parse_packages({**configured.packages, **options.packages}),
+            model_name=model.name,
+            model_config=model.model_config,
+            config_like=model.config_like,
+            read_file=self._read_file,
+        )
+
+    def _read_file(self, path: str) -> str:
+        """The content of a ``--config`` file. Raises NotAtHandError where it is not here."""
+        if path == self._launch.config_file:
+            return self._context.source.text
+        content = self._context.neighbour(path)
+        if content is None:
+            raise NotAtHandError(path)
+        return content
+
+    def _merged(
+        self, model: ModelChoice, flags: ServeFlags, unknowns: Unknowns, first: Report, rules: set[str]
+    ) -> Judged:
+        """What all variants have in common, placed in the file; ``rules`` are those that fired on all of them."""
+        common = [item for item in first.findings if item.rule in rules]
+        open_questions = [*first.not_evaluated]
+        parted = [item for item in first.findings if item not in common and item.severity is not Severity.NOTE]
+        if parted:
+            open_questions.append(depends_on_values(parted, "; ".join(unknowns.tried)))
+        further = [*unknowns.further]
+        if any(item.rule == _CONFIG_NOT_READ for item in common):
+            further.append(str(flags.values.get("config") or "the --config file"))
+            common = [item for item in common if item.rule != _CONFIG_NOT_READ]
+        if further:
+            kept = [item for item in common if not may_be_settled(item, flags, self._places)]
+            lost = [item for item in common if item not in kept and item.severity is not Severity.NOTE]
+            open_questions.append(depends_on_flags(lost, further))
+            common = kept
+        settled = unknowns.settled
+        findings = tuple(self._placed(item, settled) for item in common)
+        worst = max((item.severity.rank for item in findings), default=0)
+        verdict = {2: "fail", 1: "warn", 0: "pass"}[worst]
+        if unknowns.tried:
+            tried = "; ".join(unknowns.tried)
+            self._notes.append(f"not stated here, only what holds for every value tried is said: {tried}")
+        self._notes += first.notes
+        self._notes += _engine_note(self._server)
+        result = self._result(model.name, verdict, findings=findings, not_evaluated=tuple(open_questions))
+        return Judged(result, self._server.words, self._tokens)
+
+    def _placed(self, finding: Finding, settled: bool) -> GateFinding:
+        fixes = finding.fixes if settled else tuple(_without_command(fix) for fix in finding.fixes)
+        return GateFinding(
+            rule=finding.rule,
+            name=finding.name,
+            severity=finding.severity,
+            certainty=finding.certainty,
+            stage=finding.stage,
+            message=finding.message,
+            error=finding.error,
+            path=self._context.source.path,
+            region=self._places.region(finding.location),
+            launch=self._launch.name,
+            fixes=fixes,
+            no_fix=finding.no_fix,
+            fixed_in=finding.fixed_in,
+            references=finding.references,
+        )
+
+
+def _newest() -> str:
+    from dsv4check.releases.timeline import newest_release
+
+    return newest_release()
+
+
+def _without_command(fix: Fix) -> Fix:
+    """A fix of a command with values that were only tried: the edits hold, the command is not the file's."""
+    note = fix.note or "found with the first of the values that were tried"
+    return replace(fix, command="", verified=False, note=note)
+
+
+def _engine_note(server: Server) -> list[str]:
+    if server.entrypoint != "engine":
+        return []
+    return ["read as `vllm serve`: without such flags vLLM's own defaults for batches differ in an offline engine"]
+
+
+def _engine_words(server: Server) -> tuple[Server, list[str]]:
+    """The words without those that another program in front of the engine takes for itself (Dynamo's ``--dyn-...``)."""
+    if server.entrypoint != "engine" or not server.program:
+        return server, []
+    history = flag_history()
+    kept: list[FileWord] = []
+    dropped: list[str] = []
+    dropping = False
+    for word in server.words:
+        if word.text.startswith("--"):
+            name = word.text.partition("=")[0].partition(".")[0].replace("_", "-")
+            dropping = not history.exists(name) and not history.exists(name.replace("--no-", "--", 1))
+            if dropping:
+                dropped.append(name)
+        if not dropping:
+            kept.append(word)
+    if not dropped:
+        return server, []
+    note = f"flags of {server.program[-1]} itself, not of vLLM: {', '.join(dropped)}"
+    return replace(server, words=tuple(kept)), [note]

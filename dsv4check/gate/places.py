@@ -1,0 +1,71 @@
+"""Where a finding stands: from what the checker says about a value's origin to a region of the file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dsv4check.gate.records import Region
+from dsv4check.launchfiles.records import FileWord, Launch
+from dsv4check.launchfiles.text import SourceText, Span
+from dsv4check.problems import Origin
+
+
+def region_of(source: SourceText, span: Span, token: str = "") -> Region:
+    """A range of the file; without a token up to the end of its first line."""
+    line, column = source.place(span.start)
+    stop = max(span.stop, span.start)
+    if not token:
+        newline = source.text.find("\n", span.start)
+        stop = min(stop, len(source.text) if newline < 0 else newline)
+    end_line, end_column = source.place(stop)
+    return Region(line, column, end_line, end_column, token)
+
+
+def origin_of(source: SourceText, word: FileWord) -> Origin:
+    """The origin of a word that the checker is given."""
+    line, column = source.place(word.span.start)
+    return Origin("file", word.text, line, column)
+
+
+class Places:
+    """The regions of one launch's words and variables."""
+
+    def __init__(self, source: SourceText, launch: Launch, masked: Mapping[int, str]) -> None:
+        self._source = source
+        self._launch = launch
+        self._words: dict[tuple[int, int], tuple[FileWord, str]] = {}
+        for index, word in enumerate(launch.server.words):
+            self._words.setdefault(source.place(word.span.start), (word, masked.get(index, word.text)))
+
+    @property
+    def start(self) -> Region:
+        """Where the launch starts."""
+        return region_of(self._source, self._launch.server.place)
+
+    def region(self, origin: Origin | None) -> Region:
+        """Where a finding belongs; the start of the launch when it has no place of its own."""
+        if origin is None:
+            return self.start
+        if origin.kind == "env":
+            stated = self._launch.server.env.get(origin.text)
+            if stated is not None and stated.span.stop > stated.span.start:
+                return region_of(self._source, stated.span, origin.text)
+        if origin.kind == "file" and origin.line is not None and origin.column is not None:
+            found = self._words.get((origin.line, origin.column))
+            if found is not None:
+                return region_of(self._source, found[0].span, found[1])
+        if origin.kind == "yaml" and origin.line is not None and self._launch.config_file:
+            column = origin.column or 1
+            text = self._source.text.split("\n")[origin.line - 1] if origin.line <= self._lines() else ""
+            key = text.strip().partition(":")[0]
+            return Region(origin.line, column, origin.line, max(column, len(text.rstrip()) + 1), key)
+        return self.start
+
+    def _lines(self) -> int:
+        return self._source.text.count("\n") + 1
+
+
+def masked_words(original: tuple[str, ...], masked: tuple[str, ...]) -> dict[int, str]:
+    """The words that masking changed, by index."""
+    pairs = enumerate(zip(original, masked, strict=True))
+    return {index: new for index, (old, new) in pairs if new != old}
