@@ -114,12 +114,11 @@ def read_request(
     )
 
 
-def check_request(
-    request: Request, rules: tuple[Rule, ...], *, fixes: bool = True, most_fixes: int | None = None
-) -> Report:
-    """Check a request with the given rules; ``most_fixes`` bounds the fixes of one finding.
+def check_request(request: Request, rules: tuple[Rule, ...], *, fixes: bool = True, brief: bool = False) -> Report:
+    """Check a request with the given rules.
 
-    Raises InputError when the request cannot be put together.
+    ``brief``: one fix is enough for a finding, and notes need none. Raises InputError when the request cannot be put
+    together.
     """
     start, resolution, open_questions = _evaluate(request, rules)
     findings = tuple(match.finding for match in start.matches)
@@ -127,8 +126,8 @@ def check_request(
         # Imported only where something is to be fixed: most checks find nothing.
         from dsv4check.engine.fixes import FixSearch
 
-        limit = {} if most_fixes is None else {"most": most_fixes}
-        findings = FixSearch(start, lambda edited: _evaluate(edited, rules)[0], **limit).complete()
+        bounds = {"most": 1, "least": Severity.WARNING.rank} if brief else {}
+        findings = FixSearch(start, lambda edited: _evaluate(edited, rules)[0], **bounds).complete()
     severities = {finding.severity for finding in findings}
     verdict = Verdict.PASS
     if Severity.ERROR in severities:

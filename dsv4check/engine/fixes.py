@@ -19,7 +19,7 @@ from dsv4check.errors import InputError
 from dsv4check.inputs.command import format_command
 from dsv4check.report.masking import masked_command
 from dsv4check.report.model import Edit, Finding, Fix
-from dsv4check.request import Request
+from dsv4check.request import Request, build_deployment
 
 _MAX_CHECKS: Final = 160
 _MAX_STEPS: Final = 8
@@ -32,18 +32,23 @@ Check = Callable[[Request], Checked]
 class FixSearch:
     """Fixes for the findings of one launch; ``check`` resolves and evaluates a request without fixes.
 
-    ``most``: verified fixes of one finding after which the search for it ends.
+    ``most``: verified fixes of one finding after which the search for it ends; ``least``: rank of the lowest severity
+    for which fixes are looked for.
     """
 
-    def __init__(self, start: Checked, check: Check, most: int = _MAX_FIXES) -> None:
+    def __init__(self, start: Checked, check: Check, most: int = _MAX_FIXES, least: int = 0) -> None:
         self._start = start
         self._check = check
         self._most = most
+        self._least = least
         self._budget = _MAX_CHECKS
 
     def complete(self) -> tuple[Finding, ...]:
         """All findings, each with its fixes."""
-        return tuple(self._with_fixes(match) for match in self._start.matches)
+        return tuple(
+            self._with_fixes(match) if match.finding.severity.rank >= self._least else match.finding
+            for match in self._start.matches
+        )
 
     def _with_fixes(self, match: Match) -> Finding:
         fixes: list[Fix] = []
@@ -121,7 +126,7 @@ class FixSearch:
             if position:
                 # Token spans move with every edit, so each edit works on a fresh parse.
                 try:
-                    deployment = self._check(request).deployment
+                    deployment = build_deployment(request)
                 except InputError:
                     return None
             try:

@@ -53,7 +53,6 @@ class Judge:
     rules: tuple[Rule, ...]
     options: Facts = field(default_factory=Facts)
     fixes: bool = True
-    most_fixes: int = 1
 
     def judge(
         self, launch: Launch, context: Context, configured: Facts, comment: Mapping[str, Stated], skip: str = ""
@@ -178,7 +177,7 @@ class _Case:
         answered = False
         for request in requests:
             try:
-                report = check_request(request, judge.rules, fixes=fixes and judge.fixes, most_fixes=judge.most_fixes)
+                report = check_request(request, judge.rules, fixes=fixes and judge.fixes, brief=True)
             except InputError as error:
                 refused = error
                 continue

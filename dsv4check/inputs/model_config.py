@@ -131,17 +131,19 @@ def read_config(
     *,
     transformers_class: bool,
     flat_overrides: Mapping[str, Any] | None = None,
+    checked: bool = False,
 ) -> ConfigReading:
     """Read a parsed config.json as the release does.
 
     ``raw`` is the file (with what is merged before vLLM sees it); ``transformers_class`` says that the
     release reads V4 with transformers' class (0.33 on); ``flat_overrides`` are the ``--hf-overrides`` keys,
-    which vLLM sets as attributes after the class has been built. Raises InputError when this is no
-    DeepSeek-V4 model or a value cannot be used at all.
+    which vLLM sets as attributes after the class has been built. ``checked``: the values of both were looked at
+    before. Raises InputError when this is no DeepSeek-V4 model or a value cannot be used at all.
     """
     overrides = flat_overrides or {}
-    check_values(raw, source)
-    check_values(overrides, "--hf-overrides")
+    if not checked:
+        check_values(raw, source)
+        check_values(overrides, "--hf-overrides")
     family = _family({**raw, **overrides}, source)
     merged = {**raw, **overrides}
     if family == "deepseek_v41":

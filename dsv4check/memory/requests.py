@@ -47,7 +47,9 @@ def needed_bytes(plan: CachePlan, stage: int, length: int, in_flight: int) -> in
 
 def longest_context(plan: CachePlan, memory: Sequence[int], limit: int, in_flight: int) -> int:
     """The longest request in tokens, up to ``limit``, with which vLLM starts; 0 when not even one token does."""
-    low, high = 0, limit
+    if serves(plan, memory, limit, in_flight):
+        return limit
+    low, high = 0, limit - 1
     while low < high:
         middle = (low + high + 1) // 2
         if serves(plan, memory, middle, in_flight):

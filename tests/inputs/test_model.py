@@ -20,6 +20,7 @@ from dsv4check.inputs.checkpoint import (
     published_models,
 )
 from dsv4check.inputs.checkpoint_files import checkpoint_on_this_machine
+from dsv4check.inputs.config_values import value_issues
 from dsv4check.inputs.model import load_model
 from dsv4check.problems import Stage
 from dsv4check.releases.facts import known_releases
@@ -408,3 +409,8 @@ def test_any_overrides_give_a_model_or_an_input_error(
         one_line(error)
     else:
         assert all(problem.code for problem in model.problems)
+
+
+@pytest.mark.parametrize("model", sorted(published_models()))
+def test_bundled_configs_need_no_check(model: str) -> None:
+    assert not list(value_issues(bundled_config(model)))
