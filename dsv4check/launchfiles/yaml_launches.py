@@ -25,6 +25,7 @@ Recogniser = Callable[[Document, Context], list[Launch] | None]
 _SERVER: Final = re.compile(
     r"vllm\s+serve|api_server|-m\s+vllm|dynamo\.vllm|(?:docker|podman|nerdctl)\s+(?:container\s+)?run\b|vllm['\",\s]+serve"
 )
+_HINT: Final = re.compile(r"vllm|api_server|docker|podman|nerdctl")
 _PROSE: Final = frozenset(("name", "description", "title", "summary", "help", "message", "comment", "doc", "notes"))
 _ENVIRONMENTS: Final = ("env", "envs", "environment", "variables")
 _MAX_DEPTH: Final = 300
@@ -50,7 +51,7 @@ def yaml_launches(context: Context, text: Located | None = None) -> tuple[str, l
 
 def text_launches(document: Document, context: Context) -> list[Launch] | None:
     """Shell text with a server anywhere in a document: ``run:`` blocks, steps of a CI workflow, tasks."""
-    if _SERVER.search(document.text.text) is None:
+    if _HINT.search(document.text.text) is None:
         return None
     return list(_Reader(document, context).read(document.root, {}, 0)) or None
 
