@@ -13,6 +13,8 @@ import yaml
 MAX_DEPTH: Final = 100
 MAX_VALUES: Final = 200_000
 """Values of a document after aliases are followed: a few nested aliases can stand for billions."""
+_LONG: Final = 64
+"""Characters of a value that count as one more: aliases multiply text as well."""
 TEMPLATE: Final = "a template: render it first (helm template ... | dsv4check gate -)"
 _JSON_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|\t', re.DOTALL)
 _SURROGATE: Final = re.compile(r"(\\\\)|\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
@@ -20,9 +22,16 @@ _DEEP_LINE: Final = re.compile(rf"^[ \t?-]{{{MAX_DEPTH // 2}}}", re.MULTILINE)
 _UNREADABLE: Final = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 if TYPE_CHECKING:
-    _Loader = yaml.SafeLoader
+    _Base = yaml.SafeLoader
 else:
-    _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    _Base = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Loader(_Base):
+    """Leaves values as they are written: what type one would have is asked for nowhere."""
+
+    def resolve(self, kind: object, value: object, implicit: object) -> str:
+        return ""
 
 
 class Refused(Exception):  # noqa: N818
@@ -102,7 +111,7 @@ def _check_depth(piece: str) -> None:
 def _count(node: yaml.Node, sizes: dict[int, int], inside: set[int]) -> int:
     """Values a node stands for once aliases are followed."""
     if isinstance(node, yaml.ScalarNode):
-        return 1
+        return 1 + len(node.value) // _LONG
     key = id(node)
     if (known := sizes.get(key)) is not None:
         return known
@@ -117,10 +126,10 @@ def _count(node: yaml.Node, sizes: dict[int, int], inside: set[int]) -> int:
                     # `{{ .Values.image }}` without quotes is a mapping inside a mapping to a YAML loader.
                     raise Refused(node.start_mark.index, TEMPLATE, syntax=True)
                 size += _count(name, sizes, inside)
-            size += 1 if isinstance(value, yaml.ScalarNode) else _count(value, sizes, inside)
+            size += _count(value, sizes, inside)
     else:
         for item in node.value:
-            size += 1 if isinstance(item, yaml.ScalarNode) else _count(item, sizes, inside)
+            size += _count(item, sizes, inside)
     inside.discard(key)
     if size > MAX_VALUES:
         raise Refused(node.start_mark.index, f"aliases stand for more than {MAX_VALUES:,} values")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Final
 
 import yaml
@@ -15,13 +16,13 @@ from dsv4check.launchfiles.records import ITEM, Context, FileWord, NotUnderstood
 from dsv4check.launchfiles.text import Located, Span
 from dsv4check.launchfiles.yaml_compose import TEMPLATE, Refused, as_yaml, compose
 from dsv4check.launchfiles.yaml_scalars import scalar_places
-from dsv4check.records import dataclass
+from dsv4check.records import dataclass, field
 
 MAX_DOCUMENTS: Final = 2_000
 _MAX_MERGES: Final = 20
 _MARKER: Final = re.compile(r"^(?:---|\.\.\.)(?=[ \t\r\n]|\Z)", re.MULTILINE)
 _NOTHING: Final = re.compile(r"(?:---|\.\.\.)?(?:[ \t\r\n]|#[^\n]*|^%[^\n]*)*", re.MULTILINE)
-_MOUSTACHE: Final = re.compile(r"\$?\{\{.*?\}\}", re.DOTALL)
+_MOUSTACHE: Final = re.compile(r"\$?\{\{[^{}]{0,300}\}\}")
 _NULL: Final = frozenset(("", "~", "null", "Null", "NULL"))
 
 
@@ -32,6 +33,8 @@ class Document:
     root: yaml.Node
     text: Located
     """The document's text; the nodes' marks are indices into it."""
+    words_by_node: dict[int, FileWord] = field(default_factory=dict)
+    """What was traced already: an alias can stand in many places."""
 
     def span(self, node: yaml.Node) -> Span:
         """Where a node stands in the file; for a scalar the value with its quotes, without anchor and tag."""
@@ -45,12 +48,17 @@ class Document:
         value = text_of(node)
         if value is None or not isinstance(node, yaml.ScalarNode):
             return None
+        known = self.words_by_node.get(id(node))
+        if known is not None:
+            return known if known.slot == slot else replace(known, slot=slot)
         start, stop, places = _places(self, node)
         offsets = self.text.offsets
         first = offsets[start]
         mapped = (first,) * len(value) if places is None else _mapped(offsets, places)
         unknown = tuple(_MOUSTACHE.findall(value)) if "{{" in value else ()
-        return FileWord(value, self.text.span(start, stop), slot, unknown, mapped)
+        word = FileWord(value, self.text.span(start, stop), slot, unknown, mapped)
+        self.words_by_node[id(node)] = word
+        return word
 
     def words(self, node: yaml.Node | None, slot: str = ITEM) -> list[FileWord]:
         """The scalars of a list, or a scalar alone."""

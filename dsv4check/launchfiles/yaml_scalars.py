@@ -120,20 +120,27 @@ def _block_places(text: str, start: int, stop: int, style: str, value: str) -> t
         end, behind = (match.start(), match.end()) if match else (stop, stop)
         lines.append((at, end, behind))
         at = behind
-    for indent in _indents(text, lines, header.group(1)):
-        chars, places = _block(text, lines, indent, style, header.group(1))
-        if "".join(chars) == value:
-            return start, places[-1] + 1 if places else header.start() + 1, places
+    indent = _indent(text, lines, header.group(1), value)
+    chars, places = _block(text, lines, indent, style, header.group(1))
+    if "".join(chars) == value:
+        return start, places[-1] + 1 if places else header.start() + 1, places
     return start, stop, None
 
 
-def _indents(text: str, lines: list[tuple[int, int, int]], header: str) -> Sequence[int]:
-    """How far the text can be indented: as its first line, or, where the header states it, any of a few."""
-    widths = [end - at - len(text[at:end].lstrip(" ")) for at, end, _behind in lines if text[at:end].strip(" ")]
-    longest = max((end - at for at, end, _behind in lines), default=0)
-    if not any(char.isdigit() for char in header):
-        return (widths[0] if widths else longest,)
-    return range(min(widths, default=longest), 0, -1)[:64]
+def _indent(text: str, lines: list[tuple[int, int, int]], header: str, value: str) -> int:
+    """How far the text is indented: as its first line, less the blanks that the header leaves to the value."""
+    width = next((_blanks(text[at:end]) for at, end, _behind in lines if text[at:end].strip(" ")), None)
+    own = 0
+    if any(char.isdigit() for char in header):
+        own = next((_blanks(line) for line in value.split("\n") if line.strip(" ")), -1)
+    if width is None or own < 0:
+        longest = max((end - at for at, end, _behind in lines), default=0)
+        return longest - max(len(line) for line in value.split("\n"))
+    return width - own
+
+
+def _blanks(line: str) -> int:
+    return len(line) - len(line.lstrip(" "))
 
 
 def _block(text: str, lines: list[tuple[int, int, int]], indent: int, style: str, header: str) -> Decoded:
