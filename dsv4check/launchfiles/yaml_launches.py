@@ -11,6 +11,7 @@ import yaml
 from dsv4check.launchfiles.argv import servers_of_argv
 from dsv4check.launchfiles.compose import compose_launches
 from dsv4check.launchfiles.container import servers_of_container
+from dsv4check.launchfiles.engine_settings import SETTINGS_RECOGNISERS
 from dsv4check.launchfiles.expansion import split_words, stated
 from dsv4check.launchfiles.kubernetes import kubernetes_launches
 from dsv4check.launchfiles.kubernetes_containers import heads_of, variables_of
@@ -59,6 +60,7 @@ def text_launches(document: Document, context: Context) -> list[Launch] | None:
 RECOGNISERS: Final[tuple[tuple[str, Recogniser], ...]] = (
     ("compose", compose_launches),
     ("kubernetes", kubernetes_launches),
+    *SETTINGS_RECOGNISERS,
     ("yaml", text_launches),
 )
 """Format and reader, in the order they are asked."""
