@@ -167,7 +167,7 @@ class _Run:
             problems=found.problems,
             notes=found.notes,
             files=count,
-            complete=any(Path(path).resolve() in around for path in named),
+            complete=any(Path(os.path.realpath(path)) in around for path in named),
         )
 
     @property
@@ -228,7 +228,7 @@ def _replace_file(path: Path, data: bytes) -> None:
     """Write a file in one step, with the permissions it had. Raises InputError."""
     import tempfile
 
-    target = path.resolve()
+    target = Path(os.path.realpath(path))
     try:
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         try:
