@@ -13,7 +13,7 @@ from dsv4check.launchfiles.kserve import kserve_launches
 from dsv4check.launchfiles.kubernetes_containers import Surroundings, container_launches, heads_of
 from dsv4check.launchfiles.kubernetes_gpus import gpus_of_resources
 from dsv4check.launchfiles.records import Context, Launch, Stated
-from dsv4check.launchfiles.shell import servers_of_shell
+from dsv4check.launchfiles.text_servers import text_servers
 from dsv4check.launchfiles.yaml_nodes import Document, get, items, pairs, text_of
 
 _MAX_DEPTH: Final = 300
@@ -130,5 +130,5 @@ class _Reader:
             if text is None or "vllm" not in text or _NO_SCRIPT.search(key.value):
                 continue
             heads = heads_of(self._document, node)
-            for server in servers_of_shell(self._document.located(value), {}, self._context):
+            for server in text_servers(self._document.located(value), {}, self._context):
                 yield Launch("kubernetes", f"{around.label} {key.value}", server, heads, image=server.image)

@@ -14,6 +14,7 @@ from dsv4check.launchfiles.expansion import Expanded, stated
 from dsv4check.launchfiles.kubernetes_gpus import gpu_of_pod, gpus_of_resources
 from dsv4check.launchfiles.records import VALUE, Context, FileWord, Launch, Server, Stated
 from dsv4check.launchfiles.shell import servers_of_shell
+from dsv4check.launchfiles.templates import guarded_word, restored
 from dsv4check.launchfiles.text import Span
 from dsv4check.launchfiles.yaml_nodes import Document, get, items, key_of, pairs, text_of
 from dsv4check.records import dataclass
@@ -135,8 +136,8 @@ def container_launches(
     if isinstance(command_node, yaml.ScalarNode) or isinstance(args_node, yaml.ScalarNode):
         servers = _of_text(document, command_node, args_node, known, env, context)
     if not servers:
-        command = [expanded(word, known) for word in document.words(command_node)]
-        args = [expanded(word, known) for word in document.words(args_node)]
+        command = [guarded_word(expanded(word, known)) for word in document.words(command_node)]
+        args = [guarded_word(expanded(word, known)) for word in document.words(args_node)]
         if not command and not args:
             return []
         place = heads[0] if heads else document.span(container)
@@ -145,6 +146,7 @@ def container_launches(
         )
     if not servers:
         return []
+    servers = [restored(server) for server in servers]
     gpu, notes = gpu_of_pod(document, pod)
     gpus = gpus_of_resources(document, get(container, "resources")) or around.gpus
     name = text_of(get(container, "name"))
@@ -178,7 +180,7 @@ def _of_text(
         word = document.word(node)
         if word is not None and re.search(r"\s", word.text):
             note = "`command` and `args` of a container are lists of words; this text was read as a shell reads it"
-            found = servers_of_shell(expanded(word, variables).located(), env, context)
+            found = servers_of_shell(guarded_word(expanded(word, variables)).located(), env, context)
             if found:
                 return [replace(server, notes=(*server.notes, note)) for server in found]
     return []

@@ -16,8 +16,8 @@ from dsv4check.launchfiles.expansion import split_words, stated
 from dsv4check.launchfiles.kubernetes import kubernetes_launches
 from dsv4check.launchfiles.kubernetes_containers import heads_of, variables_of
 from dsv4check.launchfiles.records import Context, FileWord, Launch, Server, Stated
-from dsv4check.launchfiles.shell import servers_of_shell
 from dsv4check.launchfiles.text import Located
+from dsv4check.launchfiles.text_servers import text_servers
 from dsv4check.launchfiles.yaml_nodes import Document, get, pairs, text_of, yaml_documents
 
 Recogniser = Callable[[Document, Context], list[Launch] | None]
@@ -101,7 +101,7 @@ class _Reader:
 
     def _text(self, node: yaml.ScalarNode, env: Mapping[str, Stated]) -> Iterator[Launch]:
         if _SERVER.search(node.value) is not None:
-            yield from self._launches(servers_of_shell(self._document.located(node), env, self._context), None)
+            yield from self._launches(text_servers(self._document.located(node), env, self._context), None)
 
     def _list(self, node: yaml.SequenceNode, env: Mapping[str, Stated], depth: int) -> Iterator[Launch]:
         """A list is the words of a command, lines of one script, or a list of anything else."""
@@ -115,7 +115,7 @@ class _Reader:
             return
         servers = servers_of_argv(words, env, self._context)
         if not servers:
-            servers = servers_of_shell(_lines(words), env, self._context)
+            servers = text_servers(_lines(words), env, self._context)
         yield from self._launches(servers, None)
 
     def _container(self, node: yaml.Node, env: Mapping[str, Stated]) -> list[Server]:
@@ -141,17 +141,8 @@ class _Reader:
     def _launches(self, servers: list[Server], node: yaml.Node | None) -> Iterator[Launch]:
         heads = () if node is None else heads_of(self._document, node, "image", "command", "args")
         for server in servers:
-            if node is None and not _is_meant(server):
-                continue
             line = self._context.line(server.place.start)
             yield Launch("yaml", f"line {line}", server, heads, image=server.image)
-
-
-def _is_meant(server: Server) -> bool:
-    """False for prose: "vllm serve is slow"."""
-    return server.image is not None or any(
-        word.open or word.text.startswith("-") or "/" in word.text for word in server.words
-    )
 
 
 def _lines(words: list[FileWord]) -> Located:

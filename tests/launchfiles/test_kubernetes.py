@@ -130,6 +130,18 @@ def test_a_script_behind_bash_with_variables_of_the_container() -> None:
     assert manifest.at(manifest.word("org/model")) == (13, 32)
 
 
+def test_templates_in_a_script_stay_whole() -> None:
+    manifest = Manifest(
+        POD
+        + "    command: [bash, -c]\n    args:\n    - |\n      vllm serve {{ .Values.model }} -tp {{ .Values.tp }} --x\n"
+    )
+    words = manifest.only.server.words
+    assert [word.text for word in words] == ["{{ .Values.model }}", "-tp", "{{ .Values.tp }}", "--x"]
+    assert [word.open for word in words] == [("{{ .Values.model }}",), (), ("{{ .Values.tp }}",), ()]
+    assert manifest.written(words[2]) == "{{ .Values.tp }}"
+    assert manifest.at(words[3]) == (11, 59)
+
+
 def test_text_where_kubernetes_takes_a_list() -> None:
     manifest = Manifest(POD + "    command: vllm serve org/model -tp 4\n")
     assert texts(manifest.only) == ["org/model", "-tp", "4"]

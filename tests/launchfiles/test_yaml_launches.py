@@ -52,11 +52,26 @@ def test_servers_in_files_of_any_kind(text: str, words: list[str]) -> None:
         "key: value\n",
         "",
         "just text about vllm serve",
+        "guide: |\n  Don't forget it:\n  ```\n  vllm serve a/b -tp 2\n  ```\n",
+        "about: It's vllm serve that starts\n",
     ],
 )
 def test_prose_starts_nothing(text: str) -> None:
     manifest = Manifest(text)
     assert (manifest.format, manifest.launches, manifest.problems) == ("", [], [])
+
+
+def test_what_a_workflow_fills_in_is_open() -> None:
+    manifest = Manifest(
+        "steps:\n- run: vllm serve ${{ inputs.model }} --a='{{ .B }}' --c={{ .D | quote }}-$E \"{{.F}}\" --g\n"
+    )
+    words = manifest.only.server.words
+    assert [word.text for word in words] == [
+        "${{ inputs.model }}", "--a={{ .B }}", "--c={{ .D | quote }}-$E", "{{.F}}", "--g",
+    ]  # fmt: skip
+    assert [bool(word.open) for word in words] == [True, True, True, True, False]
+    assert [manifest.text[at] for at in words[2].offsets] == list(words[2].text)
+    assert all(item in word.text for word in words for item in word.open)
 
 
 def test_text_that_is_aliased_is_found_once() -> None:
