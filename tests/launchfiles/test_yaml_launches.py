@@ -109,7 +109,7 @@ def garbled(draw: Callable[..., object]) -> str:
     return "".join(lines)
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(garbled())
 def test_garbled_files_are_read_or_refused(text: str) -> None:
     manifest = Manifest(text)
@@ -117,6 +117,7 @@ def test_garbled_files_are_read_or_refused(text: str) -> None:
     assert all(problem.line >= 1 and problem.why for problem in manifest.context.problems)
 
 
+@settings(deadline=None)
 @given(st.sampled_from(NAMES), st.data())
 def test_windows_line_ends_change_no_word(name: str, data: st.DataObject) -> None:
     text = CONTENTS[name]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import yaml
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dsv4check.launchfiles import yaml_compose, yaml_nodes
@@ -75,6 +75,7 @@ STYLES = st.sampled_from(["plain", "'", '"', "|", "|-", "|+", ">", ">-", ">+", "
 
 
 @pytest.mark.usefixtures("_loader")
+@settings(deadline=None)
 @given(LINES, STYLES, st.sampled_from(["\n", "\r\n"]), st.integers(0, 3), st.booleans())
 @example(["a", "", "", " b", "c"], ">", "\n", 0, True)
 @example(["a\\", "", "  b"], '"', "\r\n", 0, True)
@@ -105,6 +106,7 @@ def test_every_character_comes_from_where_it_is_said_to(
         assert source == char or (char in " \n" and source in "\r\n") or (source == "\\" and style == '"')
 
 
+@settings(deadline=None)
 @given(
     STYLES,
     st.text(st.characters(codec="utf-8", exclude_characters="\r\x00\x85\u2028\u2029\ufeff"), max_size=30),
@@ -236,6 +238,7 @@ def test_json_keeps_its_places() -> None:
     assert text[document.span(get(document.root, "b")).start :].startswith('"\\\\ud83d"')  # type: ignore[arg-type]
 
 
+@settings(deadline=None)
 @given(st.text(st.sampled_from("ab:- \n\t'\"{}[]&*!|>#%@,?é\r\x00\u2028---~<"), max_size=60))
 def test_any_text_is_read_or_refused(text: str) -> None:
     documents, _context = read(text)
