@@ -158,8 +158,8 @@ class _Run:
             explicit.add(results[-1].shown)
             count += 1
         for result in results:
-            if result.shown in explicit and not result.launches and not result.problems:
-                result.problems.append(FileProblem(result.shown, 0, "no launch in it", skipped=allow_none))
+            if result.shown in explicit and not result.launches and not result.problems and not allow_none:
+                result.problems.append(FileProblem(result.shown, 0, "no launch in it"))
         around = [self._checker.settings.folder, *self._checker.settings.folder.parents]
         return report_of(
             results,
