@@ -36,6 +36,10 @@ _WORDS: Final = {"asyncio.create_subprocess_exec": 0, "os.execl": 1, "os.execlp"
 """Functions that take each word as an argument, and the index of the first."""
 
 
+_FAR: Final = 4_096
+"""Characters that may lie between two words of one literal."""
+
+
 def python_launches(context: Context) -> list[Launch]:
     """The launches of a Python module; nothing of it is imported or run."""
     text = context.source.text
@@ -257,7 +261,7 @@ def _aligned(text: str, written: str, start: int) -> tuple[int, ...]:
     offsets: list[int] = []
     cursor = 0
     for piece in re.findall(r"\s+|\S+", text):
-        at = written.find(piece, cursor)
+        at = written.find(piece, cursor, cursor + len(piece) + _FAR)
         if at < 0 or (piece.isspace() and written[cursor:at].strip()):
             offsets += [start + min(cursor, len(written) - 1)] * len(piece)
         else:
