@@ -151,6 +151,8 @@ class _Case:
             facts=shown,
             verdict=verdict,
             notes=tuple(dict.fromkeys(self._notes)),
+            args=tuple(token.text for token in self._shown.tokens),
+            env=dict(self._shown.env),
             **more,  # type: ignore[arg-type]
         )
 
