@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import warnings
 from dataclasses import replace
 from typing import Any, Final
@@ -36,11 +37,16 @@ _TEXTS: Final = frozenset(
 _WORDS: Final = {"asyncio.create_subprocess_exec": 0, "os.execl": 1, "os.execlp": 1}
 """Functions that take each word as an argument, and the index of the first."""
 
+_HINT: Final = re.compile(
+    r"\b(?:LLM|(?:Async)?EngineArgs|subprocess|system|popen|exec[vl]\w*|posix_spawnp?|create_subprocess_\w+)\b"
+)
+"""A word without which no module starts anything: most that speak of vLLM need not be parsed."""
+
 
 def python_launches(context: Context) -> list[Launch]:
     """The launches of a Python module; nothing of it is imported or run."""
     text = context.source.text
-    if "vllm" not in text:
+    if "vllm" not in text or not _HINT.search(text):
         return []
     if len(text) > MAX_CHARACTERS:
         context.problems.append(NotUnderstood(0, f"longer than {MAX_CHARACTERS:,} characters; it was not read"))
