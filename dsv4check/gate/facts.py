@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from dsv4check.deployment import Hardware, VllmBuild
@@ -99,10 +100,15 @@ class FactFinder:
             known.shown.pop("gpu", None)
             return hardware
         try:
-            return resolve_gpu(gpu, gpus=gpus, nodes=nodes, memory_gib=memory)
+            hardware = resolve_gpu(gpu, gpus=gpus, nodes=nodes, memory_gib=memory)
         except InputError as error:
             known.notes.append(f"{error}: answers that depend on the GPU stay open")
             return hardware
+        # By its name in the catalogue, however the file spells it.
+        known.shown["gpu"] = replace(known.shown["gpu"], value=hardware.name or f"SM {hardware.sm}")
+        if "gpus" not in known.shown and hardware.gpus_per_node is not None:
+            known.shown["gpus"] = replace(known.shown["gpu"], value=str(hardware.gpus_per_node))
+        return hardware
 
     def _count(self, name: str, stated: Stated | None, known: Known) -> int | None:
         if stated is not None:
