@@ -23,10 +23,10 @@ from dsv4check.inputs.flags.parser import parse_flags
 from dsv4check.inputs.model_config import OtherModelError
 from dsv4check.inputs.packages import parse_packages
 from dsv4check.inputs.vllm_yaml import NotAtHandError
+from dsv4check.launchfiles.dynamo import engine_server
 from dsv4check.launchfiles.records import Context, FileWord, Launch, Server, Stated
 from dsv4check.records import dataclass, field
 from dsv4check.releases.flag_table import load_flag_table
-from dsv4check.releases.history import flag_history
 from dsv4check.report.masking import masked_command
 from dsv4check.report.model import Finding, Fix, Report
 from dsv4check.request import Request
@@ -75,7 +75,7 @@ class _Case:
         self._launch = launch
         self._context = context
         self._configured = configured
-        self._server, self._notes = _engine_words(launch.server)
+        self._server, self._notes = engine_server(launch)
         self._known = FactFinder(context.source, judge.options, configured).known(launch, comment)
         self._comment = comment
         self._notes += [*launch.server.notes, *self._known.notes]
@@ -283,25 +283,3 @@ def _engine_note(server: Server) -> list[str]:
     if server.entrypoint != "engine":
         return []
     return ["read as `vllm serve`: without such flags vLLM's own defaults for batches differ in an offline engine"]
-
-
-def _engine_words(server: Server) -> tuple[Server, list[str]]:
-    """The words without those that another program in front of the engine takes for itself (Dynamo's ``--dyn-...``)."""
-    if server.entrypoint != "engine" or not server.program:
-        return server, []
-    history = flag_history()
-    kept: list[FileWord] = []
-    dropped: list[str] = []
-    dropping = False
-    for word in server.words:
-        if word.text.startswith("--"):
-            name = word.text.partition("=")[0].partition(".")[0].replace("_", "-")
-            dropping = not history.exists(name) and not history.exists(name.replace("--no-", "--", 1))
-            if dropping:
-                dropped.append(name)
-        if not dropping:
-            kept.append(word)
-    if not dropped:
-        return server, []
-    note = f"flags of {server.program[-1]} itself, not of vLLM: {', '.join(dropped)}"
-    return replace(server, words=tuple(kept)), [note]

@@ -68,6 +68,7 @@ def test_the_serve_config_of_a_ray_service() -> None:
 
 def test_texts_that_are_something_else() -> None:
     assert (
-        launches("apiVersion: v1\nkind: ConfigMap\ndata:\n  a.yaml: 'vllm: 1'\n  b.yml: |\n    vllm:\n    - x\n") == []
+        launches("apiVersion: v1\nkind: ConfigMap\ndata:\n  a.yaml: 'vllm: 1'\n  b.yml: |\n    vllm: [x]\n    b: 1\n")
+        == []
     )
     assert launches("values: {a: 1}\nother: {values: [vllm]}\n") == []
