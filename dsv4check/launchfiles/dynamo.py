@@ -30,7 +30,7 @@ def engine_server(launch: Launch) -> tuple[Server, list[str]]:
         added = tuple(FileWord(text, launch.nodes.span) for text in ("--nnodes", str(count), "--node-rank", "0"))
         server = replace(server, words=(*server.words, *added))
         notes.append(
-            f"--nnodes {count} --node-rank 0 stand for the flags that Dynamo's operator adds for {count} nodes"
+            f"--nnodes {count} --node-rank 0 stand for what Dynamo's operator adds for {count} nodes"
         )
     return server, notes
 
