@@ -29,9 +29,7 @@ def engine_server(launch: Launch) -> tuple[Server, list[str]]:
     if count > 1 and launch.nodes is not None and not names & _JOINING:
         added = tuple(FileWord(text, launch.nodes.span) for text in ("--nnodes", str(count), "--node-rank", "0"))
         server = replace(server, words=(*server.words, *added))
-        notes.append(
-            f"--nnodes {count} --node-rank 0 stand for what Dynamo's operator adds for {count} nodes"
-        )
+        notes.append(f"--nnodes {count} --node-rank 0 stand for what Dynamo's operator adds for {count} nodes")
     return server, notes
 
 
