@@ -81,7 +81,7 @@ class FactFinder:
                 known.shown["vllm"] = Fact(build.version, known.shown["vllm"].source, known.shown["vllm"].line)
                 return build
         known.shown.pop("vllm", None)
-        if image is not None and text is None and not holds_a_release(image.value) and not _unset(image.value):
+        if image is not None and text is None and not holds_a_release(image.value) and not is_unset(image.value):
             known.unknown_image = image.value
             return None
         build = unstated_vllm()
@@ -96,7 +96,7 @@ class FactFinder:
         memory = float(said.value) if said is not None else None
         memory = memory or self._options.gpu_memory_gib or self._configured.gpu_memory_gib
         hardware = Hardware(gpus_per_node=gpus, nodes=nodes or 1)
-        if gpu is None or _unset(gpu):
+        if gpu is None or not gpu.strip() or is_unset(gpu):
             known.shown.pop("gpu", None)
             return hardware
         try:
@@ -124,12 +124,14 @@ class FactFinder:
 def _number(text: str) -> int | None:
     """How many GPUs ``8``, ``"device=0,1"`` or ``all`` are; None where it is not said."""
     match = _DEVICES.fullmatch(text.strip())
+    if is_unset(text):
+        return None
     if match:
         return len(match["list"].split(","))
     bare = text.strip().strip("\"'")
     return int(bare) if bare.isdecimal() and 0 < int(bare) <= 4096 else None
 
 
-def _unset(text: str) -> bool:
+def is_unset(text: str) -> bool:
     """True for text with a variable or a template in it."""
     return "$" in text or "{{" in text

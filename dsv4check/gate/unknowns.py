@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Final
 
-from dsv4check.deployment import Command, FlagUse, ServeFlags, Token
+from dsv4check.deployment import FlagUse, ServeFlags
 from dsv4check.launchfiles.records import FileWord
 from dsv4check.records import dataclass
 from dsv4check.releases.flag_table import FlagSpec, FlagTable
@@ -206,15 +206,3 @@ def _sample(choices: Sequence[tuple[str | None, ...]]) -> Iterator[tuple[str | N
     for place, values in enumerate(choices):
         for value in reversed(values):
             yield tuple(value if at == place else others[0] for at, others in enumerate(choices))
-
-
-def command_of(
-    program: tuple[str, ...], words: Sequence[FileWord | None], tokens: Sequence[Token], env: dict[str, str], entry: str
-) -> Command:
-    """A command of some words; ``tokens`` are those of all words, with their places."""
-    kept = [
-        token if token.text == word.text else replace(token, text=word.text)
-        for word, token in zip(words, tokens, strict=True)
-        if word is not None
-    ]
-    return Command(program, tuple(kept), env, entry)

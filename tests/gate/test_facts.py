@@ -80,7 +80,7 @@ def test_the_file_wins_over_options() -> None:
     assert found.shown == {
         "image": Fact("vllm/vllm-openai:v0.24.0", "file", 2),
         "vllm": Fact("0.24.0", "file", 2),
-        "gpu": Fact("NVIDIA-H200", "file", 3),
+        "gpu": Fact("H200", "file", 3),
         "gpus": Fact("8", "file", 1),
         "nodes": Fact("1", "file", 2),
     }
@@ -186,10 +186,7 @@ def test_gpu_products(label: str, name: str) -> None:
     assert found.notes == []
 
 
-EMPTY = [
-    pytest.param(text, marks=pytest.mark.xfail(reason="an empty GPU name asks the driver", raises=AssertionError))
-    for text in ("", "  ")
-]
+EMPTY = ["", "  "]
 
 
 @pytest.mark.parametrize("name", ["Banana9000", "gpu-pool", "$GPU", "${GPU}", "{{ .Values.gpu }}", *EMPTY])
@@ -228,7 +225,7 @@ def test_nothing_is_known() -> None:
         ("0", None),
         ("-1", None),
         ("$N", None),
-        pytest.param("device=$IDS", None, marks=pytest.mark.xfail(reason="a variable is counted as one device")),
+        ("device=$IDS", None),
         ("99999", None),
         ("eight", None),
     ],

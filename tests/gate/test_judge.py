@@ -48,12 +48,12 @@ def test_a_finding_with_its_fix() -> None:
     assert (finding.path, finding.launch) == ("run.sh", "line 1")
 
 
-def test_a_fix_with_values_that_were_tried_has_no_command() -> None:
+def test_a_fix_holds_for_every_value_that_was_tried_and_keeps_the_words_of_the_file() -> None:
     answer = result(f"vllm serve {MODEL} -tp $TP {FP8} --block-size 128\n", fixes=True)
     assert said(answer) == {"KV012"}
     for fix in answer.findings[0].fixes:
-        assert (fix.command, fix.verified) == ("", False)
-        assert fix.note
+        assert fix.verified
+        assert '-tp "$TP"' in " ".join(fix.command.split()).replace("\\ ", "")
 
 
 def test_other_servers_and_models_are_passed_over() -> None:
@@ -87,7 +87,6 @@ def test_a_finding_of_a_variable_stands_at_the_variable() -> None:
     assert {finding.region.line for finding in result(text).findings} == {1}
 
 
-@pytest.mark.xfail(reason="values of variables that are not known are judged as they are written")
 @pytest.mark.parametrize(
     "name", ["VLLM_PORT", "VLLM_USE_DEEP_GEMM", "VLLM_KV_CACHE_LAYOUT", "VLLM_USE_V2_MODEL_RUNNER"]
 )
@@ -95,7 +94,6 @@ def test_a_variable_of_unknown_value_is_not_judged(name: str) -> None:
     assert said(result(f"export {name}=$X\nvllm serve {MODEL} -tp 8 {FP8}\n")) == set()
 
 
-@pytest.mark.xfail(reason="a fix of a command with further flags has no command, so it is not applied")
 def test_a_wrong_value_is_fixed_in_front_of_further_flags() -> None:
     outcome = fixed(f'vllm serve {MODEL} -tp 8 --kv-cache-dtype bfloat16 "$@"\n')
     assert outcome.source.text == f'vllm serve {MODEL} -tp 8 {FP8} "$@"\n'
