@@ -122,8 +122,10 @@ class Branches:
                 unsure = True
             elif state.value is not None:
                 value = _joined(state.value, value)
+        if len(value.text) > LONGEST:
+            value, unsure = Value(""), True
         variables.values[name] = value
-        if unsure or len(value.text) > LONGEST:
+        if unsure:
             variables.unsure.add(name)
         else:
             variables.unsure.discard(name)
@@ -206,6 +208,7 @@ class Branches:
         for name, state in frame.before.items():
             self._apply(name, state)
         frame.before = {}
+        frame.taken = False
 
     def _close(self) -> None:
         frame = self._frames[-1]

@@ -18,6 +18,7 @@ _VARIABLE: Final = re.compile(r"\$(?:(?P<name>[A-Za-z_]\w*)|(?P<special>[@*#?$!\
 _BRACED: Final = re.compile(
     r"(?P<name>[A-Za-z_]\w*|\d+)(?:\[(?P<index>[@*]|\d{1,6})\])?(?:(?P<op>:?[-=?+])(?P<word>.*))?\Z", re.DOTALL
 )
+_QUOTES: Final = ("'", '"')
 _ORDINARY: Final = re.compile(r"[^\"'\\$`]+")
 
 
@@ -190,7 +191,7 @@ class Expander:
             joined.open += word.open
         return Value("".join(joined.text), joined.offsets, tuple(joined.open))
 
-    def _with_operator(self, braced: re.Match[str], start: int, stop: int, *, quoted: bool) -> Value:
+    def _with_operator(self, braced: re.Match[str], start: int, stop: int, *, quoted: bool) -> Value | list[Word]:
         """``${NAME}``, ``${NAME:-default}``, ``${NAME:=default}``, ``${NAME+alternative}``."""
         name, operator = braced["name"], braced["op"] or ""
         if name in self._variables.unsure:
@@ -212,10 +213,20 @@ class Expander:
                 self._note(f"${{{name}}} is not set here: its default {value.text!r} was used")
             if operator.endswith("="):
                 self._variables.values[name] = value
+            elif not quoted and braced["word"][:1] in _QUOTES and braced["word"][:1] == braced["word"][-1:]:
+                # Its blanks separate no words.
+                self._at = stop
+                return [self._quoted_word(value, braced)]
         else:
             return self._keep(start, stop)
         self._at = stop
         return value
+
+    def _quoted_word(self, value: Value, braced: re.Match[str]) -> Word:
+        first, last = braced.span("word")
+        line, column = self.place(first)
+        start, stop = self._offsets[first], self._offsets[last - 1] + 1
+        return Word(value.text, line, column, 0, start, max(start, stop), value.offsets, value.open)
 
     def _default(self, braced: re.Match[str], *, quoted: bool) -> Value:
         """The word behind ``:-``, with the variables in it replaced."""

@@ -37,10 +37,24 @@ def closing(text: str, at: int, kind: str, *, quoted: bool = False) -> int:
 
     ``quoted`` says that it stands in double quotes.
     """
+    if kind == BACKQUOTES:
+        return _behind_backquote(text, at)
     stop = _closing(text, at, kind, quoted=quoted)
     if stop < 0 and kind in (COMMAND, ARITHMETIC):
         return _balanced(text, at)
     return stop
+
+
+def _behind_backquote(text: str, at: int) -> int:
+    """The first backquote without a backslash ends it, in whatever quotes it stands."""
+    while (close := text.find("`", at)) >= 0:
+        slashes = close
+        while slashes > at and text[slashes - 1] == "\\":
+            slashes -= 1
+        if (close - slashes) % 2 == 0:
+            return close + 1
+        at = close + 1
+    return -1
 
 
 def _balanced(text: str, at: int) -> int:
@@ -65,6 +79,11 @@ def _closing(text: str, at: int, kind: str, *, quoted: bool) -> int:
         char, top = text[at], stack[-1]
         if char == "\\":
             at += 2
+            continue
+        if char == "`":
+            at = _behind_backquote(text, at + 1)
+            if at < 0:
+                return -1
             continue
         if top.kind != _DOUBLE and (skip := _aside(text, at, top, documents)) is not None:
             if skip < 0:
@@ -92,12 +111,10 @@ def _aside(text: str, at: int, top: _Open, documents: list[tuple[str, bool]]) ->
         return close + 1 if close >= 0 else -1
     if char == "$" and top.kind != _LITERAL and (match := ANSI_QUOTED.match(text, at)) is not None:
         return match.end()
-    if top.kind not in (COMMAND, BACKQUOTES):
+    if top.kind != COMMAND:
         return None
     if char == "#" and text[at - 1] in " \t\n;|&(":
         newline = text.find("\n", at)
-        if top.kind == BACKQUOTES and 0 <= (close := text.find("`", at)) < (newline if newline >= 0 else len(text)):
-            return close
         return newline if newline >= 0 else -1
     if char == "<" and text.startswith("<<", at):
         if text.startswith("<<<", at):
@@ -132,13 +149,11 @@ def _opens(text: str, at: int, stack: list[_Open]) -> tuple[str, int] | None:
         if text.startswith("$(", at):
             return (COMMAND, 2)
         if text.startswith("${", at):
-            within = any(item.kind in (_DOUBLE, _LITERAL) for item in stack[-1:])
+            within = top.kind in (_DOUBLE, _LITERAL)
             return (_LITERAL if within and _WITH_WORD.match(text, at) else BRACES, 2)
         return None
     if char == '"' and top.kind != _DOUBLE:
         return (_DOUBLE, 1)
-    if char == "`" and not any(item.kind == BACKQUOTES for item in stack):
-        return (BACKQUOTES, 1)
     if char == "(" and top.kind in (COMMAND, ARITHMETIC):
         return (top.kind, 1)
     return None

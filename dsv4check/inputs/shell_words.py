@@ -25,6 +25,7 @@ _OPERATORS: Final = re.compile(
     r"\d?&>>?|&>>?|\d*>&\d+-?|\d*<&\d+-?|\d*>>|\d*>\||\d*>|\d*<<<|\d*<<-?|\d*<>?|\|\||\|&|\||&&|&|;;&|;;|;&|;|\n"
 )
 _BETWEEN_FIELDS: Final = re.compile(r"[ \t\n]+")
+_LONGEST_VALUE: Final = 2000
 _FARTHEST: Final = 200
 """Characters that may lie between two that follow each other in a text (an indentation); more is another place."""
 _ENDS_WORD: Final = frozenset(_BLANKS + "\n|&;<>()")
@@ -57,6 +58,7 @@ class Lexer(Expander):
         self._first_line = first_line
         self.documents: list[tuple[int, int]] = []
         self.here_documents: list[HereDocument] = []
+        self._unbalanced = False
 
     def _place_in_text(self, at: int) -> tuple[int, int]:
         line = bisect_right(self._line_starts, at)
@@ -78,10 +80,14 @@ class Lexer(Expander):
             if text[at] == "#":
                 self._at = end if (newline := text.find("\n", at)) < 0 else newline
                 continue
-            if text.startswith("((", at) and (stop := closing(text, at + 1, ARITHMETIC)) > 0 and text[stop - 2] == ")":
-                self._at = stop
-                yield self._kept_word(at, stop)
-                continue
+            if text.startswith("((", at) and not self._unbalanced:
+                stop = closing(text, at + 1, ARITHMETIC)
+                # What follows is searched once, not for every further one.
+                self._unbalanced = stop < 0
+                if stop > 0 and text[stop - 2] == ")":
+                    self._at = stop
+                    yield self._kept_word(at, stop)
+                    continue
             if not self._at_process_substitution() and (match := _OPERATORS.match(text, at)):
                 self._at = match.end()
                 yield Operator(match.group(), *self.place(at))
@@ -258,7 +264,9 @@ class Lexer(Expander):
     def _whole_value(self, offsets: Sequence[int]) -> tuple[int, int] | None:
         """Where a value stands that was written in one piece, with its quotes; None for any other."""
         base = self._offsets.start if isinstance(self._offsets, range) else None
-        for before, after in pairwise(offsets):
+        if len(offsets) > _LONGEST_VALUE and offsets[-1] - offsets[0] != len(offsets) - 1:
+            return None
+        for before, after in pairwise(offsets[:_LONGEST_VALUE]):
             escaped = after - before == 2 and base is not None and self._text[before + 1 - base] == "\\"
             if after - before != 1 and not escaped:
                 return None

@@ -109,7 +109,7 @@ def _replaced(text: Located, pattern: re.Pattern[str], value: Callable[[re.Match
         pieces += text.text[at : match.start()], new
         offsets += text.offsets[at : match.start()]
         first, last = text.offsets[match.start()], text.offsets[match.end() - 1]
-        offsets += [first] * (len(new) - 1) + [last]
+        offsets += [first] * (len(new) - 1) + [last] if len(new) > 1 else [first]
         at = match.end()
     pieces.append(text.text[at:])
     return Located("".join(pieces), [*offsets, *text.offsets[at:]])
