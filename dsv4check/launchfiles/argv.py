@@ -36,6 +36,8 @@ _TAKES_TEXT: Final = frozenset(
 _WITH_IMAGE: Final = frozenset(("srun", "apptainer", "singularity", "enroot"))
 _MOST_WORDS: Final = 80
 """Words of a wrapper that are searched for the program behind it."""
+_MOST_ATTEMPTS: Final = 2
+"""Words of a wrapper that are tried as the program: one may be the name of a container, a host or a window."""
 # fmt: off
 _HARMLESS: Final = frozenset((
     "pkill", "pgrep", "kill", "killall", "grep", "egrep", "fgrep", "rg", "sed", "awk", "echo", "printf", "cat", "tail",
@@ -187,6 +189,7 @@ def _behind_wrapper(words: Sequence[FileWord], env: Mapping[str, Stated], contex
     wrapper = _base(words[0].text)
     image, image_at = _image_of_wrapper(wrapper, words)
     takes_text = wrapper in _TAKES_TEXT
+    attempts = 0
     for index in range(1, min(len(words), _MOST_WORDS)):
         text = words[index].text
         name = _base(text)
@@ -194,7 +197,10 @@ def _behind_wrapper(words: Sequence[FileWord], env: Mapping[str, Stated], contex
             return []
         takes_text = takes_text or name in _TAKES_TEXT
         found: list[Server] = []
+        if attempts >= _MOST_ATTEMPTS:
+            return []
         if name in SHELLS or name in RUNTIMES or name == "vllm" or _PYTHON.fullmatch(name) or name in _OTHER_PROGRAMS:
+            attempts += 1
             found = servers_of_argv(words[index:], env, context, depth=depth + 1)
         elif takes_text and ("\n" in text or " " in text):
             found = servers_of_shell(words[index].located(), env, context, depth=depth + 1)

@@ -16,7 +16,7 @@ BASH = shutil.which("bash")
 needs_bash = pytest.mark.skipif(BASH is None, reason="bash is not installed")
 PIECES = st.sampled_from(
     [
-        *("a", "b c", " ", "'x y'", '"p q"', "\\ ", "\\'", '"it\'s"', "${A}", '"$A"', "${B:-d}", "'$A'", '"\\$A"'),
+        *("a", "b c", " ", "'x y'", '"p q"', "\\ q", "\\'", '"it\'s"', "${A}", '"$A"', "${B:-d}", "'$A'", '"\\$A"'),
         *("${B:-'f g'}", "$'t\\tu'", "${A:+y}", '""', "''", '"$L"', "${L}", "\u00e9", '"\\\\"', "\\\n", "${L:-z}", "#"),
     ]
 )
