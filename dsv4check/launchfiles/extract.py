@@ -6,7 +6,7 @@ import re
 from pathlib import PurePosixPath
 from typing import Final
 
-from dsv4check.launchfiles.recipes import recipe_kind
+from dsv4check.launchfiles.recipe_lines import recipe_kind
 from dsv4check.launchfiles.records import Context, Extraction, Launch, NotUnderstood
 from dsv4check.launchfiles.text import SourceText
 

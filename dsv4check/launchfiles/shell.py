@@ -12,7 +12,7 @@ from dsv4check.inputs.shell_commands import Script, Segment, simple_commands
 from dsv4check.inputs.shell_values import Value, Word
 from dsv4check.inputs.shell_words import Lexer, ShellTextError
 from dsv4check.launchfiles.argv import MAX_DEPTH, SHELLS, may_start, servers_of_argv
-from dsv4check.launchfiles.recipes import recipe_kind, recipe_texts
+from dsv4check.launchfiles.recipe_lines import recipe_kind, recipe_texts
 from dsv4check.launchfiles.records import SHELL, Context, FileWord, Launch, NotUnderstood, Server, Stated
 from dsv4check.launchfiles.slurm import job_of
 from dsv4check.launchfiles.text import Located, SourceText, Span
