@@ -76,7 +76,8 @@ def servers_of_shell(text: Located, env: Mapping[str, Stated], context: Context,
 class _Effort:
     """What is left to be read in one text and in those inside it."""
 
-    characters: int = 8_000_000
+    characters: int = 300_000
+    """Of texts inside the text."""
     servers: int = 500
 
     def spent(self, context: Context) -> bool:
@@ -118,7 +119,8 @@ def _servers(
 ) -> list[Server]:
     if depth > MAX_DEPTH or effort.spent(context):
         return []
-    effort.characters -= len(text.text)
+    if depth > 0:
+        effort.characters -= len(text.text)
     source = context.source
     lexer = Lexer(text.text, source.path, script.variables, offsets=text.offsets, place=source.place)
     found: list[Server] = []
