@@ -13,6 +13,7 @@ from dsv4check.launchfiles.ray_serve import ray_serve_launches
 from dsv4check.launchfiles.recipes import recipe_launches
 from dsv4check.launchfiles.records import Context, Launch
 from dsv4check.launchfiles.skypilot import skypilot_launches
+from dsv4check.launchfiles.srt_slurm import srt_slurm_launches
 from dsv4check.launchfiles.vllm_config import vllm_config_launches
 from dsv4check.launchfiles.yaml_nodes import Document
 
@@ -24,6 +25,7 @@ SETTINGS_RECOGNISERS: Final[tuple[tuple[str, Callable[[Document, Context], list[
     ("skypilot", skypilot_launches),
     ("gpustack", gpustack_launches),
     ("recipe", recipe_launches),
+    ("srt-slurm", srt_slurm_launches),
     ("vllm-config", vllm_config_launches),
     ("arguments", argument_list_launches),
 )

@@ -2,11 +2,166 @@
 
 from __future__ import annotations
 
-from tests.launchfiles.manifests import Manifest, texts
+from tests.launchfiles.manifests import Manifest, env, texts, value
 
 
 def test_comments_in_front_of_a_document_do_not_multiply() -> None:
     # Each line can be cut in two ways; 60 of them would take longer than anybody waits.
     comment = "#   --flag  # why ##\n" * 60
-    manifest = Manifest(f"{comment}services:\n  a:\n    image: vllm/vllm-openai:v0.25.0\n    command: [org/m, -tp, '2']\n")
+    manifest = Manifest(
+        f"{comment}services:\n  a:\n    image: vllm/vllm-openai:v0.25.0\n    command: [org/m, -tp, '2']\n"
+    )
     assert texts(manifest.only) == ["org/m", "-tp", "2"]
+
+
+DYNAMO = """\
+apiVersion: nvidia.com/v1alpha1
+kind: DynamoGraphDeployment
+metadata: {name: g}
+spec:
+  services:
+    worker:
+      multinode: {nodeCount: 2}
+      resources: {limits: {gpu: "4"}}
+      extraPodSpec:
+        mainContainer:
+          image: nvcr.io/nvidia/ai-dynamo/vllm-runtime:1.4.0
+          env:
+          - {name: MODEL, value: org/m}
+          - {name: RANK, value: $(OUTSIDE)}
+          command: [/bin/sh, -c]
+          args:
+          - exec python3 -m dynamo.vllm --model "$MODEL" --seed $RANK -tp SIZE
+"""
+
+
+def test_an_operator_spreads_an_engine_over_the_nodes_of_its_worker() -> None:
+    launch = Manifest(DYNAMO.replace("SIZE", "8")).only
+    assert texts(launch)[-2:] == ["--nnodes", "2"]
+    assert launch.server.words[-1].slot == "derived"
+    assert [note for note in launch.server.notes if "--nnodes 2 was added" in note]
+
+
+def test_engines_that_fit_into_a_node_are_left_as_they_are() -> None:
+    assert "--nnodes" not in texts(Manifest(DYNAMO.replace("SIZE", "4")).only)
+    assert texts(Manifest(DYNAMO.replace("SIZE", "8 --nnodes 2 --node-rank 1")).only).count("--nnodes") == 1
+    assert "--nnodes" not in texts(Manifest(DYNAMO.replace("SIZE", "8").replace("nodeCount: 2", "nodeCount: 1")).only)
+
+
+def test_a_variable_of_unknown_value_stays_open_in_a_script_of_a_pod() -> None:
+    manifest = Manifest(DYNAMO.replace("SIZE", "4"))
+    assert manifest.word("org/m").open == ()
+    assert manifest.word("$RANK").open == ("$RANK",)
+    assert env(manifest.only)["RANK"] == "$(OUTSIDE)"
+
+
+def test_a_variable_of_unknown_value_stays_open_in_a_script_of_a_service() -> None:
+    manifest = Manifest(
+        "services:\n  a:\n    image: vllm/vllm-openai:v0.25.0\n    environment:\n"
+        '      RANK: "${RANK}"\n      PORT: "${PORT:-8100}"\n    entrypoint: [bash, -c]\n'
+        '    command: ["vllm serve org/m --node-rank $$RANK --port $$PORT"]\n'
+    )
+    assert manifest.word("$RANK").open == ("$RANK",)
+    assert manifest.word("8100").open == ()
+    assert env(manifest.only) == {"RANK": "${RANK}", "PORT": "8100"}
+
+
+JOB = """\
+name: job
+model: {path: short-name, container: "vllm/vllm-openai:v0.25.1", precision: fp4}
+resources: {gpu_type: gb200, gpus_per_node: 4, gpus_per_prefill: 2, gpus_per_decode: 8}
+environment: {A: "1"}
+backend:
+  type: vllm
+  decode_environment: {B: "2"}
+  vllm_config:
+    prefill:
+      served-model-name: org/m
+      tensor-parallel-size: 2
+      enable-expert-parallel: false
+    decode:
+      served-model-name: org/m
+      tensor-parallel-size: 8
+      no-enable-prefix-caching: true
+      speculative-config: '{"method":"mtp"}'
+"""
+
+
+def test_roles_of_a_slurm_job_are_launches() -> None:
+    manifest = Manifest(JOB)
+    prefill, decode = manifest.launches
+    assert texts(prefill) == [
+        *("--model", "org/m", "--served-model-name", "org/m", "--tensor-parallel-size", "2"),
+    ]
+    assert texts(decode)[4:] == [
+        *("--tensor-parallel-size", "8", "--no-enable-prefix-caching", "--speculative-config", '{"method":"mtp"}'),
+        *("--nnodes", "2"),
+    ]
+    assert [(value(item.gpu), value(item.gpus), value(item.nodes)) for item in manifest.launches] == [
+        ("gb200", "2", "1"),
+        ("gb200", "4", "2"),
+    ]
+    assert (env(prefill), env(decode)) == ({"A": "1"}, {"A": "1", "B": "2"})
+    assert value(decode.image) == "vllm/vllm-openai:v0.25.1"
+    assert manifest.at(manifest.word("8", 1)) == (15, 29)
+    assert manifest.format == "srt-slurm"
+
+
+def test_jobs_of_other_engines_are_left_alone() -> None:
+    assert Manifest(JOB.replace("vllm_config", "sglang_config")).launches == []
+
+
+ROLES = """\
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins: [{type: queue-scorer}]
+prefill:
+  tp: 1
+  enable-expert-parallel: true
+  extra-args: >-
+    --tokenizer-mode deepseek_v4
+    --block-size 256
+  env: {X: "1"}
+"""
+
+
+def test_settings_by_role_stand_below_those_of_the_endpoint_picker() -> None:
+    launch = Manifest(ROLES).only
+    assert texts(launch) == [
+        *("--tensor-parallel-size", "1", "--enable-expert-parallel"),
+        *("--tokenizer-mode", "deepseek_v4", "--block-size", "256"),
+    ]
+    assert env(launch) == {"X": "1"}
+    assert Manifest(ROLES.replace("EndpointPickerConfig", "Other")).launches == []
+
+
+RECIPE = """\
+model:
+  model_id: org/m
+  base_args: [--trust-remote-code]
+guide: |
+  ```text
+  eth0  up
+  ```
+
+  It's a cluster: don't use `vllm serve` here.
+
+  ```bash
+  vllm serve org/m --seed 1
+  ```
+
+  That's all.
+
+  ```python
+  LLM("it's")
+  ```
+"""
+
+
+def test_prose_between_the_blocks_of_a_guide_is_no_script() -> None:
+    manifest = Manifest(RECIPE)
+    assert manifest.problems == []
+    assert [texts(launch) for launch in manifest.launches] == [
+        ["org/m", "--trust-remote-code"],
+        ["org/m", "--seed", "1"],
+    ]
