@@ -30,7 +30,9 @@ from dsv4check.launchfiles.settings_nodes import (
 from dsv4check.launchfiles.yaml_nodes import Document, get, items, key_of, pairs, text_of
 
 FORMAT: Final = "llm-d"
-_TEXTS: Final = ("extra-args", "extraArgs", "extra_args", "args", "vllmArgs", "vllm_args")
+_TEXTS: Final = ("extra-args", "extraArgs", "extra_args", "args", "vllmArgs", "vllm_args", "serve_args", "serve-args")
+_DEPLOYED: Final = ("parallelism", "replicas", "tp")
+"""Keys of a role; a benchmark's workload has none of them and calls its arguments ``serve_args``."""
 _ROLES: Final = ("prefill", "decode")
 _SIZES: Final = {
     "tensor": "--tensor-parallel-size",
@@ -129,7 +131,7 @@ def _of_role(document: Document, key: yaml.ScalarNode, role: yaml.Node) -> Launc
     root = document.root
     text = next((name for name in _TEXTS if get(role, name) is not None), None)
     model = document.word(get(role, "model"), VALUE) or document.word(get(root, "model"), VALUE)
-    if text is None or not any(get(role, name) is not None for name in ("parallelism", "replicas", "tp")):
+    if text is None or not (text.startswith("serve") or any(get(role, name) is not None for name in _DEPLOYED)):
         return None
     if model is None and key.value not in _ROLES:
         return None
@@ -159,8 +161,8 @@ def _of_role(document: Document, key: yaml.ScalarNode, role: yaml.Node) -> Launc
         Server(("vllm", "serve"), tuple(words), place, env=env, image=image),
         (place,) if head is None else (place, document.span(head)),
         image=image,
-        gpu=_of_either(document, role, "accelerator"),
-        gpus=_of_either(document, role, "lws", "gpusPerNode"),
+        gpu=_of_either(document, role, "accelerator") or document.stated(get(root, "gpu")),
+        gpus=_of_either(document, role, "lws", "gpusPerNode") or document.stated(get(root, "num_gpus")),
         nodes=_of_either(document, role, "lws", "size"),
     )
 

@@ -8,39 +8,57 @@ from typing import Final
 
 from dsv4check.launchfiles.records import DERIVED, FileWord, Server, Stated
 
-_SIZES: Final = (
-    ("--tensor-parallel-size", "-tp", "--tensor_parallel_size"),
-    ("--pipeline-parallel-size", "-pp", "--pipeline_parallel_size"),
+_TENSOR: Final = ("--tensor-parallel-size", "-tp")
+_PIPELINE: Final = ("--pipeline-parallel-size", "-pp")
+_DATA: Final = ("--data-parallel-size", "-dp")
+_OF_NODES: Final = ("--nnodes", "-n", "--distributed-executor-backend", "--headless")
+_OF_RANKS: Final = (
+    "--data-parallel-size-local",
+    "-dpl",
+    "--data-parallel-rank",
+    "-dpn",
+    "--data-parallel-backend",
+    "-dpb",
 )
-_STATED: Final = ("--nnodes", "-n", "--distributed-executor-backend", "--headless")
 
 
 def spread(server: Server, nodes: Stated | None, gpus: Stated | None) -> Server:
-    """The server with ``--nnodes``, where one engine needs the GPUs of several of its nodes and says nothing itself.
+    """The server with what an operator adds to a worker on several nodes and the command does not say itself.
 
-    Engines that fit into a node are ranks of data parallelism, which need no such flag.
+    An engine that needs the GPUs of several nodes gets ``--nnodes``; where engines fit into a node, its share of them
+    is stated (``--data-parallel-size-local``).
     """
-    if nodes is None or gpus is None or not gpus.value.isdecimal() or nodes.value == "1":
+    if nodes is None or gpus is None or not gpus.value.isdecimal():
         return server
-    if any(word.text.partition("=")[0].replace("_", "-") in _STATED for word in server.words):
+    names = {_name(word) for word in server.words}
+    each, known = _size(server.words, _TENSOR) * _size(server.words, _PIPELINE), int(gpus.value[:6])
+    if each > known:
+        if nodes.value == "1" or names & set(_OF_NODES):
+            return server
+        return _with(server, "--nnodes", nodes.value, nodes)
+    engines = _size(server.words, _DATA)
+    several = engines * each > known and nodes.value != "1"
+    if names & set(_OF_RANKS) or not (several or (engines > 1 and "--data-parallel-hybrid-lb" in names)):
         return server
-    needed = 1
-    for names in _SIZES:
-        needed *= _size(server.words, names)
-    if needed <= int(gpus.value[:6]):
-        return server
-    flag = FileWord("--nnodes", nodes.span, DERIVED)
-    note = f"--nnodes {nodes.value} was added, as the operator adds it for a worker of {nodes.value} nodes"
-    words = (*server.words, flag, FileWord(nodes.value, nodes.span, DERIVED))
-    return replace(server, words=words, notes=(*server.notes, note))
+    return _with(server, "--data-parallel-size-local", str(min(known // each, engines)), nodes)
+
+
+def _with(server: Server, flag: str, value: str, place: Stated) -> Server:
+    words = (FileWord(flag, place.span, DERIVED), FileWord(value, place.span, DERIVED))
+    note = f"{flag} {value} was added, as the operator adds it for the nodes of a worker"
+    return replace(server, words=(*server.words, *words), notes=(*server.notes, note))
+
+
+def _name(word: FileWord) -> str:
+    return word.text.partition("=")[0].replace("_", "-") if word.text.startswith("-") else ""
 
 
 def _size(words: Sequence[FileWord], names: tuple[str, ...]) -> int:
     size = 1
     for index, word in enumerate(words):
-        name, equals, value = word.text.partition("=")
-        if name in names:
+        if _name(word) in names:
+            _flag, equals, value = word.text.partition("=")
             if not equals:
                 value = words[index + 1].text if index + 1 < len(words) else ""
-            size = int(value) if value.isdecimal() and len(value) < 6 else 1
+            size = max(int(value), 1) if value.isdecimal() and len(value) < 6 else 1
     return size

@@ -42,6 +42,16 @@ def test_an_operator_spreads_an_engine_over_the_nodes_of_its_worker() -> None:
     assert [note for note in launch.server.notes if "--nnodes 2 was added" in note]
 
 
+def test_an_operator_gives_each_node_its_share_of_the_engines() -> None:
+    manifest = Manifest(DYNAMO.replace("SIZE", "2 -dp 4 --data-parallel-hybrid-lb"))
+    assert texts(manifest.only)[-2:] == ["--data-parallel-size-local", "2"]
+    stated = Manifest(DYNAMO.replace("SIZE", "2 -dp 4 --data-parallel-size-local 2"))
+    assert texts(stated.only)[-2:] == ["--data-parallel-size-local", "2"]
+    assert texts(stated.only).count("--data-parallel-size-local") == 1
+    one = Manifest(DYNAMO.replace("SIZE", "1 -dp 4 --data-parallel-hybrid-lb").replace("nodeCount: 2", "nodeCount: 1"))
+    assert texts(one.only)[-2:] == ["--data-parallel-size-local", "4"]
+
+
 def test_engines_that_fit_into_a_node_are_left_as_they_are() -> None:
     assert "--nnodes" not in texts(Manifest(DYNAMO.replace("SIZE", "4")).only)
     assert texts(Manifest(DYNAMO.replace("SIZE", "8 --nnodes 2 --node-rank 1")).only).count("--nnodes") == 1
@@ -165,3 +175,24 @@ def test_prose_between_the_blocks_of_a_guide_is_no_script() -> None:
         ["org/m", "--trust-remote-code"],
         ["org/m", "--seed", "1"],
     ]
+
+
+WORKLOAD = """\
+name: flash-b200
+gpu: B200
+num_gpus: 8
+vllm:
+  model: org/m
+  env: {CUDA_HOME: /usr/local/cuda}
+  serve_args: >-
+    --tensor-parallel-size 2
+    --speculative_config.method=mtp
+"""
+
+
+def test_workloads_of_a_benchmark_name_their_arguments() -> None:
+    manifest = Manifest(WORKLOAD)
+    launch = manifest.only
+    assert texts(launch) == ["org/m", "--tensor-parallel-size", "2", "--speculative_config.method=mtp"]
+    assert (value(launch.gpu), value(launch.gpus), env(launch)) == ("B200", "8", {"CUDA_HOME": "/usr/local/cuda"})
+    assert manifest.at(manifest.word("2")) == (8, 28)
