@@ -196,3 +196,35 @@ def test_workloads_of_a_benchmark_name_their_arguments() -> None:
     assert texts(launch) == ["org/m", "--tensor-parallel-size", "2", "--speculative_config.method=mtp"]
     assert (value(launch.gpu), value(launch.gpus), env(launch)) == ("B200", "8", {"CUDA_HOME": "/usr/local/cuda"})
     assert manifest.at(manifest.word("2")) == (8, 28)
+
+
+TEMPLATE = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: p}
+spec:
+  containers:
+  - name: c
+    image: vllm/vllm-openai:v0.25.0
+    args:
+    - ${MODEL_ID}
+    - --tensor-parallel-size=${TP:-4}
+    - --max-model-len
+    - <MAX_MODEL_LEN>
+    - --served-model-name=<your model>
+    - --reasoning-config
+    - '{"reasoning_start_str": "<think>"}'
+"""
+
+
+def test_what_is_filled_in_before_the_start_is_open() -> None:
+    manifest = Manifest(TEMPLATE)
+    assert [(word.text, word.open) for word in manifest.only.server.words] == [
+        ("${MODEL_ID}", ("${MODEL_ID}",)),
+        ("--tensor-parallel-size=${TP:-4}", ("${TP:-4}",)),
+        ("--max-model-len", ()),
+        ("<MAX_MODEL_LEN>", ("<MAX_MODEL_LEN>",)),
+        ("--served-model-name=<your model>", ("<your model>",)),
+        ("--reasoning-config", ()),
+        ('{"reasoning_start_str": "<think>"}', ()),
+    ]
