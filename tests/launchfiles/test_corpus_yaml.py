@@ -228,3 +228,54 @@ def test_what_is_filled_in_before_the_start_is_open() -> None:
         ("--reasoning-config", ()),
         ('{"reasoning_start_str": "<think>"}', ()),
     ]
+
+
+MODEL = """\
+apiVersion: kubeai.org/v1
+kind: Model
+metadata: {name: m}
+spec:
+  url: hf://org/m
+  engine: VLLM
+  env: {A: "1"}
+  args: [--max-model-len=8192]
+  resourceProfile: nvidia-gpu-h100:4
+"""
+
+
+def test_an_object_that_describes_a_model_is_a_launch() -> None:
+    manifest = Manifest(MODEL)
+    launch = manifest.only
+    assert (launch.format, launch.name) == ("kubernetes", "Model/m")
+    assert texts(launch) == ["org/m", "--max-model-len=8192"]
+    assert manifest.at(manifest.word("org/m")) == (5, 13)
+    assert (value(launch.gpu), value(launch.gpus), env(launch)) == ("h100", "4", {"A": "1"})
+    assert manifest.written(launch.gpu) == "h100"
+    assert Manifest(MODEL.replace("VLLM", "OLlama")).launches == []
+
+
+RUNTIME = """\
+apiVersion: production-stack.vllm.ai/v1alpha1
+kind: VLLMRuntime
+metadata: {name: r}
+spec:
+  model: {modelURL: org/m, maxModelLen: 4096, enableTool: true, toolCallParser: deepseek_v4}
+  vllmConfig:
+    tensorParallelSize: 8
+    enablePrefixCaching: true
+    extraArgs: [--seed, "1"]
+    env: [{name: A, value: "1"}]
+  deploymentConfig:
+    resources: {gpu: "8"}
+    image: {registry: docker.io, name: "vllm/vllm-openai:v0.25.0"}
+"""
+
+
+def test_a_runtime_of_the_production_stack_is_a_launch() -> None:
+    launch = Manifest(RUNTIME).only
+    assert texts(launch) == [
+        *("org/m", "--max-model-len", "4096", "--enable-auto-tool-choice", "--tool-call-parser", "deepseek_v4"),
+        *("--tensor-parallel-size", "8", "--enable-prefix-caching", "--no-enable-chunked-prefill", "--seed", "1"),
+    ]
+    assert (value(launch.image), value(launch.gpus)) == ("docker.io/vllm/vllm-openai:v0.25.0", "8")
+    assert env(launch) == {"A": "1"}
