@@ -13,7 +13,7 @@ from dsv4check.launchfiles.container import servers_of_container
 from dsv4check.launchfiles.expansion import Expanded, stated
 from dsv4check.launchfiles.kubernetes_gpus import gpu_of_pod, gpus_of_resources
 from dsv4check.launchfiles.multinode import spread
-from dsv4check.launchfiles.records import VALUE, Context, FileWord, Launch, Server, Stated
+from dsv4check.launchfiles.records import VALUE, Context, FileWord, Launch, NotUnderstood, Server, Stated
 from dsv4check.launchfiles.shell import servers_of_shell
 from dsv4check.launchfiles.templates import guarded_word, restored
 from dsv4check.launchfiles.text import Span
@@ -21,6 +21,7 @@ from dsv4check.launchfiles.yaml_nodes import Document, get, items, key_of, pairs
 from dsv4check.records import dataclass
 
 _EXPANSION: Final = re.compile(r"\$\$|\$\(([^()]*)\)")
+_COMMAND_IN_ONE: Final = re.compile(r"\s*(?:\S*/)?(?:vllm\s+serve|python\S*\s+-m\s+(?:vllm|dynamo\.vllm)\b)")
 _LONGEST: Final = 1 << 16
 """Characters of a word after expansion: variables made of variables can double with each."""
 _MOST_VALUES: Final = 1 << 16
@@ -148,6 +149,10 @@ def container_launches(
             context, image=image, command=command, args=args, env=env, mounts=mounts, place=place
         )
     if not servers:
+        first = next(iter(document.words(command_node)), None)
+        if first is not None and _COMMAND_IN_ONE.match(first.text):
+            why = "the first item of `command` is the name of a program, blanks and all: write each word as an item"
+            context.problems.append(NotUnderstood(context.line(first.span.start), why))
         return []
     # A shell keeps the name of a variable whose value is not known: its text is not what the process gets.
     unknown = {name: stated(word) for name, word in known.items() if word.open}

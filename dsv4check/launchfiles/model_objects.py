@@ -86,10 +86,10 @@ def _of_runtime(document: Document, spec: yaml.Node | None) -> list[Launch]:
                 words.append(flag(document, _SWITCHES[key.value], key))
             elif key.value in _VALUES and word is not None and word.text:
                 words += (flag(document, _VALUES[key.value], key), word)
-    head = key_of(config, "enablePrefixCaching") or key_of(spec, "vllmConfig")
     for name in _OFF_UNLESS_ASKED:
-        if head is not None and not is_true(get(config, name)):
-            words.append(implied("--no-" + _SWITCHES[name][2:], document.span(key_of(config, name) or head)))
+        at = key_of(config, name) or key_of(spec, "vllmConfig")
+        if at is not None and not is_true(get(config, name)):
+            words.append(implied("--no-" + _SWITCHES[name][2:], document.span(at)))
     words += document.words(get(config, "extraArgs"))
     image = _image(document, get(spec, "deploymentConfig", "image"))
     server = Server(

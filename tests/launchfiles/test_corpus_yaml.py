@@ -279,3 +279,14 @@ def test_a_runtime_of_the_production_stack_is_a_launch() -> None:
     ]
     assert (value(launch.image), value(launch.gpus)) == ("docker.io/vllm/vllm-openai:v0.25.0", "8")
     assert env(launch) == {"A": "1"}
+
+
+def test_a_command_in_one_item_is_named() -> None:
+    manifest = Manifest(
+        "apiVersion: v1\nkind: Pod\nspec:\n  containers:\n  - image: vllm/vllm-openai:v0.25.0\n"
+        '    command: ["vllm serve org/m -tp 2"]\n'
+    )
+    assert manifest.launches == []
+    [(line, why)] = manifest.problems
+    assert line == 6
+    assert "write each word as an item" in why
