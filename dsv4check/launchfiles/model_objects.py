@@ -95,7 +95,8 @@ def _of_runtime(document: Document, spec: yaml.Node | None) -> list[Launch]:
     server = Server(
         ("vllm", "serve"), tuple(words), model.span, env=environment(document, get(config, "env")), image=image
     )
-    heads = tuple(document.span(key) for name in ("model", "vllmConfig") if (key := key_of(spec, name)) is not None)
+    keys = (key_of(spec, name) for name in ("model", "vllmConfig"))
+    heads = tuple(document.span(item) for item in keys if item is not None)
     gpus = document.stated(get(spec, "deploymentConfig", "resources", "gpu"))
     return [Launch("kubernetes", _name(document), server, heads, image=image, gpus=gpus)]
 
