@@ -164,6 +164,18 @@ def _evaluate(request: Request, rules: tuple[Rule, ...]) -> tuple[Checked, Resol
     return common, resolution, [*open_questions, *_disagreements(common, [checked, *others])]
 
 
+def _kept(newest: Checked, other: Checked) -> Checked:
+    """The matches that another release has, too: the same rule, or another error about the same word."""
+    rules = {match.rule.id for match in other.matches}
+    places = {match.finding.location for match in other.errors if match.finding.location is not None}
+    kept = tuple(
+        match
+        for match in newest.matches
+        if match.rule.id in rules or (match.finding.severity is Severity.ERROR and match.finding.location in places)
+    )
+    return replace(newest, matches=kept)
+
+
 def _on_any_release(request: Request, rules: tuple[Rule, ...], newest: Checked) -> Checked:
     """What holds on the newest release and on every other one; looked at until nothing is left."""
     common = newest
@@ -171,7 +183,7 @@ def _on_any_release(request: Request, rules: tuple[Rule, ...], newest: Checked) 
         if not any(match.finding.severity is not Severity.NOTE for match in common.matches):
             break
         if name != request.vllm.release:
-            common = _common(common, [_evaluate_release(request.on_release(name), rules)[0]])
+            common = _kept(common, _evaluate_release(request.on_release(name), rules)[0])
     return common
 
 

@@ -20,7 +20,6 @@ from dsv4check.report.gate_formats import GateFormat
 
 if TYPE_CHECKING:
     from dsv4check.engine.rule import Rule
-    from dsv4check.gate.file_check import FileChecker, FileResult
     from dsv4check.gate.records import GateReport
     from dsv4check.gate.settings import Facts
 
@@ -85,6 +84,8 @@ def gate(
     from dsv4check.engine.rule import load_rules
     from dsv4check.gate.file_check import FileChecker
     from dsv4check.gate.judge import Judge
+    from dsv4check.gate.reading import MAX_BYTES
+    from dsv4check.gate.session import Session
     from dsv4check.gate.settings import Facts, load_settings
 
     root = Path.cwd()
@@ -109,138 +110,31 @@ def gate(
         {rule.id: rule.name for rule in loaded},
     )
     threshold = fail_on if fail_on is not None else FailOn(settings.fail_on or FailOn.ERROR)
-    run = _Run(checker, exclude or [], not ignored_too, jobs or _default_jobs())
-    report = run.check(paths, stdin_filename, allow_none=allow_none)
+    text = None
+    if "-" in paths:
+        # One byte more than is read tells a text that is too large.
+        text = (stdin_filename or "standard input", sys.stdin.buffer.read(MAX_BYTES + 1))
+    session = Session(
+        checker,
+        [path for path in paths if path != "-"],
+        text=text,
+        exclude=exclude or (),
+        respect_git=not ignored_too,
+        jobs=jobs or _default_jobs(),
+    )
+    report = session.check(allow_none=allow_none, bar=lambda total: progress_bar(total, "files"))
     if fix or diff:
-        changed = run.fix(report, _rank(threshold), write=fix)
-        for line in changed.said:
+        changes = session.fix(report, _rank(threshold), write=fix)
+        for line in changes.said:
             print(line, file=sys.stderr)
         if diff:
-            print(changed.diff, end="")
+            print(changes.diff, end="")
         if fix:
-            report = run.check(paths, stdin_filename, allow_none=allow_none)
-    report = _with_baseline(report, baseline or settings.baseline, update_baseline, run.looked)
+            report = session.check(allow_none=allow_none)
+    report = _with_baseline(report, baseline or settings.baseline, update_baseline, session.looked)
     report = replace(report, seconds=time.perf_counter() - started)
     _write(report, output, written, loaded, threshold, verbose=verbose, quiet=diff)
     raise typer.Exit(_exit_code(report, threshold, strict or settings.strict, allow_none))
-
-
-class _Run:
-    """The files of one call."""
-
-    def __init__(self, checker: FileChecker, exclude: list[str], respect_git: bool, jobs: int) -> None:
-        self._checker = checker
-        self._exclude = exclude
-        self._respect_git = respect_git
-        self._jobs = jobs
-        self._files: dict[str, Path] = {}
-
-    def check(self, paths: list[str], stdin_filename: str | None, *, allow_none: bool) -> GateReport:
-        from dsv4check.gate.records import FileProblem
-        from dsv4check.gate.run import check_files, report_of
-        from dsv4check.gate.walk import candidates
-
-        named = [path for path in paths if path != "-"]
-        found = candidates(
-            named,
-            root=self._checker.root,
-            exclude=self._exclude,
-            excluded=self._checker.settings.excludes,
-            respect_git=self._respect_git,
-        )
-        self._files = {item.shown: item.path for item in found.files}
-        with progress_bar(len(found.files), "files") as progress:
-            results = check_files(found.files, self._checker, jobs=self._jobs, progress=progress)
-        explicit = {item.shown for item in found.files if item.explicit}
-        count = len(found.files)
-        if "-" in paths:
-            results.append(self._of_stdin(stdin_filename or "standard input"))
-            explicit.add(results[-1].shown)
-            count += 1
-        for result in results:
-            if result.shown in explicit and not result.launches and not result.problems:
-                result.problems.append(FileProblem(result.shown, 0, "no launch in it", skipped=allow_none))
-        around = [self._checker.settings.folder, *self._checker.settings.folder.parents]
-        return report_of(
-            results,
-            self._checker,
-            problems=found.problems,
-            notes=found.notes,
-            files=count,
-            complete=any(Path(os.path.realpath(path)) in around for path in named),
-        )
-
-    @property
-    def looked(self) -> frozenset[str]:
-        """The files that were looked at, as reports call them."""
-        return frozenset(self._files)
-
-    def _of_stdin(self, name: str) -> FileResult:
-        from dsv4check.gate.file_check import FileResult
-        from dsv4check.gate.reading import MAX_BYTES, source_from_bytes
-        from dsv4check.gate.records import FileProblem
-
-        data = sys.stdin.buffer.read(MAX_BYTES + 1)
-        if len(data) > MAX_BYTES:
-            return FileResult(name, problems=[FileProblem(name, 0, "larger than 8 MiB; not read")])
-        source = source_from_bytes(data, name)
-        if isinstance(source, FileProblem):
-            return FileResult(name, problems=[source])
-        return self._checker.check_text(source, None)
-
-    def fix(self, report: GateReport, rank: int, *, write: bool) -> _Changed:
-        from dsv4check.gate.fix import diff_of, fix_source
-        from dsv4check.gate.reading import read_source
-        from dsv4check.gate.records import FileProblem
-
-        wanted = [
-            finding
-            for finding in report.findings
-            if finding.active and finding.severity.rank >= rank and finding.fixes and finding.path in self._files
-        ]
-        fingerprints = {finding.fingerprint for finding in wanted}
-        changed = _Changed()
-        for shown in sorted({finding.path for finding in wanted}):
-            path = self._files[shown]
-            source = read_source(path, shown)
-            if isinstance(source, FileProblem):
-                continue
-            outcome = fix_source(source, path, self._checker, fingerprints)
-            changed.said += [f"fixed {line}" for line in outcome.applied] if write else []
-            changed.said += outcome.refused
-            if outcome.source is source:
-                continue
-            changed.diff += diff_of(source, outcome.source)
-            if write:
-                _replace_file(path, outcome.source.encode())
-        return changed
-
-
-class _Changed:
-    """What ``--fix`` did, or would do."""
-
-    def __init__(self) -> None:
-        self.diff = ""
-        self.said: list[str] = []
-
-
-def _replace_file(path: Path, data: bytes) -> None:
-    """Write a file in one step, with the permissions it had. Raises InputError."""
-    import tempfile
-
-    target = Path(os.path.realpath(path))
-    try:
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        try:
-            with os.fdopen(handle, "wb") as stream:
-                stream.write(data)
-            os.chmod(name, target.stat().st_mode & 0o7777)
-            os.replace(name, target)
-        except OSError:
-            os.unlink(name)
-            raise
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror or error})") from None
 
 
 def _packages(items: list[str] | None) -> dict[str, str]:

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated, Any
+from collections.abc import Iterable
+from importlib import import_module
+from typing import Annotated, Any, Final
 
 import typer
 
 from dsv4check import __version__
-from dsv4check.cli import catalogue, gate, matrix, memory, plan, rehearse, serve_args, synthesize, weights
 from dsv4check.cli.exit_codes import INTERNAL, UNUSABLE
 from dsv4check.errors import InputError
 
-app = typer.Typer(
-    name="dsv4check",
-    help="Will this vLLM launch of a DeepSeek-V4 model work, why not, and what fixes it.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+_PASS_THROUGH: Final[dict[str, Any]] = {"ignore_unknown_options": False, "allow_interspersed_args": False}
+COMMANDS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
+    "serve-args": ("serve_args:serve_args", _PASS_THROUGH),
+    "gate": ("gate:gate", {}),
+    "rehearse": ("rehearse:rehearse", _PASS_THROUGH),
+    "memory": ("memory:memory", _PASS_THROUGH),
+    "plan": ("plan:plan", _PASS_THROUGH),
+    "weights": ("weights:weights", _PASS_THROUGH),
+    "synthesize": ("synthesize:synthesize", {}),
+    "explain": ("catalogue:explain", {}),
+    "rules": ("catalogue:rules", {}),
+    "releases": ("catalogue:releases", {}),
+    "matrix": ("matrix:matrix", {}),
+}
+"""Name -> module and function below ``dsv4check.cli``, and how the words behind it are read."""
 
 
 def _version(value: bool) -> None:
@@ -29,7 +37,6 @@ def _version(value: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _root(
     _version_flag: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
@@ -38,18 +45,23 @@ def _root(
     """Will this vLLM launch of a DeepSeek-V4 model work, why not, and what fixes it."""
 
 
-_PASS_THROUGH: dict[str, Any] = {"ignore_unknown_options": False, "allow_interspersed_args": False}
-app.command("serve-args", context_settings=_PASS_THROUGH)(serve_args.serve_args)
-app.command("rehearse", context_settings=_PASS_THROUGH)(rehearse.rehearse)
-app.command("memory", context_settings=_PASS_THROUGH)(memory.memory)
-app.command("plan", context_settings=_PASS_THROUGH)(plan.plan)
-app.command("weights", context_settings=_PASS_THROUGH)(weights.weights)
-app.command("gate")(gate.gate)
-app.command("synthesize")(synthesize.synthesize)
-app.command("explain")(catalogue.explain)
-app.command("rules")(catalogue.rules)
-app.command("releases")(catalogue.releases)
-app.command("matrix")(matrix.matrix)
+def make_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
+    """The program with some of its commands: what is not asked for need not be imported."""
+    app = typer.Typer(
+        name="dsv4check",
+        help="Will this vLLM launch of a DeepSeek-V4 model work, why not, and what fixes it.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_root)
+    for name in names:
+        place, settings = COMMANDS[name]
+        module, _colon, function = place.partition(":")
+        command = getattr(import_module(f"dsv4check.cli.{module}"), function)
+        app.command(name, context_settings=settings)(command)
+    return app
 
 
 def main() -> None:
@@ -59,8 +71,9 @@ def main() -> None:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
+    wanted = sys.argv[1] if len(sys.argv) > 1 else ""
     try:
-        app()
+        make_app([wanted] if wanted in COMMANDS else COMMANDS)()
     except InputError as error:
         print(f"dsv4check: {error}", file=sys.stderr)
         sys.exit(UNUSABLE)

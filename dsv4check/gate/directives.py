@@ -6,6 +6,7 @@ comment. Facts and ``skip`` in the first block of comments of a file hold for th
 
 from __future__ import annotations
 
+import io
 import re
 from bisect import bisect_left
 from collections.abc import Mapping
@@ -89,6 +90,9 @@ def parse_directives(source: SourceText) -> Directives:
     bad: list[BadDirective] = []
     lines = _Lines(source.text)
     begins = list(_BEGIN.finditer(source.text))
+    if source.path.endswith(".py"):
+        comments = _python_comments(source.text)
+        begins = [begin for begin in begins if comments is None or source.place(begin.start())[0] in comments]
     for index, begin in enumerate(begins):
         line, column = source.place(begin.start())
         end = lines.end(line)
@@ -107,6 +111,17 @@ def parse_directives(source: SourceText) -> Directives:
         else:
             bad.append(item)
     return Directives(tuple(ignores), tuple(facts), tuple(bad))
+
+
+def _python_comments(text: str) -> frozenset[int] | None:
+    """Lines with a comment; elsewhere a hash stands in a string. None for text that is no Python."""
+    import tokenize
+
+    try:
+        tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+        return frozenset(token.start[0] for token in tokens if token.type == tokenize.COMMENT)
+    except (tokenize.TokenError, SyntaxError, RecursionError):
+        return None
 
 
 def parse_ignores(source: SourceText) -> list[Ignore]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from dsv4check.deployment import Hardware, VllmBuild
@@ -80,7 +81,7 @@ class FactFinder:
                 known.shown["vllm"] = Fact(build.version, known.shown["vllm"].source, known.shown["vllm"].line)
                 return build
         known.shown.pop("vllm", None)
-        if image is not None and text is None and not holds_a_release(image.value) and not _unset(image.value):
+        if image is not None and text is None and not holds_a_release(image.value) and not is_unset(image.value):
             known.unknown_image = image.value
             return None
         build = unstated_vllm()
@@ -95,14 +96,19 @@ class FactFinder:
         memory = float(said.value) if said is not None else None
         memory = memory or self._options.gpu_memory_gib or self._configured.gpu_memory_gib
         hardware = Hardware(gpus_per_node=gpus, nodes=nodes or 1)
-        if gpu is None or _unset(gpu):
+        if gpu is None or not gpu.strip() or is_unset(gpu):
             known.shown.pop("gpu", None)
             return hardware
         try:
-            return resolve_gpu(gpu, gpus=gpus, nodes=nodes, memory_gib=memory)
+            hardware = resolve_gpu(gpu, gpus=gpus, nodes=nodes, memory_gib=memory)
         except InputError as error:
             known.notes.append(f"{error}: answers that depend on the GPU stay open")
             return hardware
+        # By its name in the catalogue, however the file spells it.
+        known.shown["gpu"] = replace(known.shown["gpu"], value=hardware.name or f"SM {hardware.sm}")
+        if "gpus" not in known.shown and hardware.gpus_per_node is not None:
+            known.shown["gpus"] = replace(known.shown["gpu"], value=str(hardware.gpus_per_node))
+        return hardware
 
     def _count(self, name: str, stated: Stated | None, known: Known) -> int | None:
         if stated is not None:
@@ -118,12 +124,14 @@ class FactFinder:
 def _number(text: str) -> int | None:
     """How many GPUs ``8``, ``"device=0,1"`` or ``all`` are; None where it is not said."""
     match = _DEVICES.fullmatch(text.strip())
+    if is_unset(text):
+        return None
     if match:
         return len(match["list"].split(","))
     bare = text.strip().strip("\"'")
     return int(bare) if bare.isdecimal() and 0 < int(bare) <= 4096 else None
 
 
-def _unset(text: str) -> bool:
+def is_unset(text: str) -> bool:
     """True for text with a variable or a template in it."""
     return "$" in text or "{{" in text

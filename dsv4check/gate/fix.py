@@ -14,8 +14,9 @@ from typing import Final
 from dsv4check.engine.rule import Severity
 from dsv4check.gate.directives import parse_directives
 from dsv4check.gate.file_check import Checked, FileChecker
+from dsv4check.gate.judge import Judged
 from dsv4check.gate.records import GateFinding
-from dsv4check.gate.rewrite import NotPlainError, rewritten
+from dsv4check.gate.rewrite import QUOTINGS, NotPlainError, rewritten
 from dsv4check.gate.settings_mapping import with_settings
 from dsv4check.launchfiles.text import SourceText
 from dsv4check.records import dataclass, field
@@ -41,27 +42,51 @@ class FixOutcome:
 def fix_source(source: SourceText, path: Path | None, checker: FileChecker, wanted: Container[str]) -> FixOutcome:
     """Apply what can be applied to the findings with the fingerprints ``wanted``."""
     outcome = FixOutcome(source)
-    tried: set[tuple[int, str]] = set()
     checked = _check(source, path, checker)
+    # Fingerprints change with the lines that a change takes away or puts in; the order of the launches does not.
+    left = {
+        _key(index, finding)
+        for index, judged in enumerate(checked.judged)
+        for finding in judged.result.findings
+        if finding.fingerprint in wanted
+    }
     for _step in range(_MAX_STEPS):
-        step = next(_open(checked, wanted, tried), None)
+        step = next(_open(checked, left), None)
         if step is None:
             break
         index, finding, fix = step
-        tried.add((index, finding.rule))
+        left.discard(_key(index, finding))
         place = f"{finding.path}:{finding.region.line}: {finding.rule}"
         edits = "; ".join(edit.text for edit in (*fix.edits, *fix.also))
         try:
-            text = _changed_text(outcome.source, checked, index, fix)
-            changed = SourceText(source.path, text, bom=source.bom)
-            again = _check(changed, path, checker)
-            _verify(checked, again, index, finding, fix)
+            outcome.source, checked = _applied(outcome.source, path, checker, checked, step)
         except NotPlainError as error:
             outcome.refused.append(f"{place}: {edits}: not applied, {error}")
             continue
         outcome.applied.append(f"{place}: {edits}")
-        outcome.source, checked = changed, again
     return outcome
+
+
+def _applied(
+    source: SourceText, path: Path | None, checker: FileChecker, checked: Checked, step: tuple[int, GateFinding, Fix]
+) -> tuple[SourceText, Checked]:
+    """The changed file and what is found in it. Raises NotPlainError where it cannot be changed or verified."""
+    refused: NotPlainError | None = None
+    tried: set[str] = set()
+    for quoting in QUOTINGS:
+        text = _changed_text(source, checked, *step, quoting)
+        if text in tried:
+            continue
+        tried.add(text)
+        changed = SourceText(source.path, text, bom=source.bom)
+        again = _check(changed, path, checker)
+        try:
+            _verify(checked, again, *step)
+        except NotPlainError as error:
+            refused = refused or error
+            continue
+        return changed, again
+    raise refused or NotPlainError("the file would stay as it is")
 
 
 def diff_of(before: SourceText, after: SourceText) -> str:
@@ -79,13 +104,15 @@ def _check(source: SourceText, path: Path | None, checker: FileChecker) -> Check
     return checker.launches(source, path, parse_directives(source))
 
 
-def _open(
-    checked: Checked, wanted: Container[str], tried: set[tuple[int, str]]
-) -> Iterator[tuple[int, GateFinding, Fix]]:
-    """Findings with a fix that is a change of flags, not tried yet."""
+def _key(index: int, finding: GateFinding) -> tuple[int, str, str]:
+    return index, finding.rule, finding.region.token
+
+
+def _open(checked: Checked, left: set[tuple[int, str, str]]) -> Iterator[tuple[int, GateFinding, Fix]]:
+    """Findings that are left, with a fix that is a change of flags."""
     for index, judged in enumerate(checked.judged):
         for finding in judged.result.findings:
-            if finding.fingerprint not in wanted or (index, finding.rule) in tried:
+            if _key(index, finding) not in left:
                 continue
             for fix in finding.fixes:
                 kinds = {edit.kind for edit in (*fix.edits, *fix.also)}
@@ -94,12 +121,15 @@ def _open(
                     break
 
 
-def _changed_text(source: SourceText, checked: Checked, index: int, fix: Fix) -> str:
+def _changed_text(
+    source: SourceText, checked: Checked, index: int, _finding: GateFinding, fix: Fix, quoting: str
+) -> str:
     launch, judged = checked.launches[index], checked.judged[index]
     assert fix.edited is not None
     if launch.config_file:
         return with_settings(source.text, judged.tokens, fix.edited.tokens)
-    return rewritten(source.text, judged.words, judged.tokens, fix.edited.tokens)
+    place = launch.server.place
+    return rewritten(source.text, judged.words, judged.tokens, fix.edited.tokens, place=place, quoting=quoting)
 
 
 def _verify(before: Checked, after: Checked, index: int, finding: GateFinding, fix: Fix) -> None:
@@ -113,6 +143,8 @@ def _verify(before: Checked, after: Checked, index: int, finding: GateFinding, f
             if number != index:
                 raise NotPlainError("the words are shared with another launch")
             raise NotPlainError("the words would be read differently")
+        if _facts(new) != _facts(old):
+            raise NotPlainError("what the launch runs on would be read differently")
     errors = {item.rule for item in before.judged[index].result.findings if item.severity is Severity.ERROR}
     left = after.judged[index].result
     if any(item.rule == finding.rule and item.message == finding.message for item in left.findings):
@@ -121,3 +153,7 @@ def _verify(before: Checked, after: Checked, index: int, finding: GateFinding, f
         raise NotPlainError("another error would come in")
     if left.verdict is None:
         raise NotPlainError("the changed launch could not be checked")
+
+
+def _facts(judged: Judged) -> dict[str, str]:
+    return {name: fact.value for name, fact in judged.result.facts.items()}

@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from dsv4check.api import check_request
 from dsv4check.deployment import Command, ServeFlags, Token
 from dsv4check.engine.rule import Rule, Severity
 from dsv4check.errors import InputError
-from dsv4check.gate.facts import FactFinder
+from dsv4check.gate.facts import FactFinder, is_unset
 from dsv4check.gate.model_choice import ModelChoice, choose_model
-from dsv4check.gate.open_answers import depends_on_flags, depends_on_values, may_be_settled
+from dsv4check.gate.open_answers import depends_on_flags, depends_on_values, may_be_settled, unset_variables
 from dsv4check.gate.places import Places, masked_words, origin_of
 from dsv4check.gate.records import GateFinding, LaunchResult
 from dsv4check.gate.settings import Facts
-from dsv4check.gate.unknowns import Unknowns, command_of, unknowns_of
+from dsv4check.gate.unknowns import Unknowns, unknowns_of
+from dsv4check.gate.variants import Variants
 from dsv4check.inputs.command import format_command
 from dsv4check.inputs.flags.parser import parse_flags
 from dsv4check.inputs.model_config import OtherModelError
 from dsv4check.inputs.packages import parse_packages
 from dsv4check.inputs.vllm_yaml import NotAtHandError
+from dsv4check.launchfiles.dynamo import engine_server
 from dsv4check.launchfiles.records import Context, FileWord, Launch, Server, Stated
 from dsv4check.records import dataclass, field
 from dsv4check.releases.flag_table import load_flag_table
-from dsv4check.releases.history import flag_history
 from dsv4check.report.masking import masked_command
-from dsv4check.report.model import Finding, Fix, Report
+from dsv4check.report.model import Finding, Report
 from dsv4check.request import Request
 
 _CONFIG_NOT_READ: Final = "FL014"
@@ -75,7 +75,7 @@ class _Case:
         self._launch = launch
         self._context = context
         self._configured = configured
-        self._server, self._notes = _engine_words(launch.server)
+        self._server, self._notes = engine_server(launch)
         self._known = FactFinder(context.source, judge.options, configured).known(launch, comment)
         self._comment = comment
         self._notes += [*launch.server.notes, *self._known.notes]
@@ -83,7 +83,10 @@ class _Case:
         program = self._server.program if self._server.entrypoint in ("serve", "api_server") else ()
         self._program = program
         self._entrypoint = "serve" if self._server.entrypoint == "serve" else "api_server"
-        env = {name: stated.value for name, stated in self._server.env.items()}
+        # A variable whose value is not known would be judged by the letters of its placeholder.
+        stated = {name: item.value for name, item in self._server.env.items()}
+        self._unset = {name: value for name, value in stated.items() if is_unset(value)}
+        env = {name: value for name, value in stated.items() if name not in self._unset}
         self._command = Command(program, self._tokens, env, self._entrypoint)
         self._shown = masked_command(self._command)
         masked = masked_words(tuple(t.text for t in self._tokens), tuple(t.text for t in self._shown.tokens))
@@ -151,42 +154,17 @@ class _Case:
             facts=shown,
             verdict=verdict,
             notes=tuple(dict.fromkeys(self._notes)),
+            args=tuple(token.text for token in self._shown.tokens),
+            env=dict(self._shown.env),
             **more,  # type: ignore[arg-type]
         )
 
     def _checked(self, model: ModelChoice, flags: ServeFlags, unknowns: Unknowns) -> Judged:
-        variants = [
-            self._request(
-                command_of(self._program, variant, self._tokens, dict(self._command.env), self._entrypoint), model
-            )
-            for variant in unknowns.variants
-        ]
-        # With several variants fixes are only looked for once it is known what they have in common.
-        reports = list(self._reports(variants, fixes=len(variants) == 1))
-        first, *others = reports
-        fired = [{finding.rule for finding in report.findings} for report in others]
-        common = {item.rule for item in first.findings if all(item.rule in rules for rules in fired)}
-        if others and common and self._judge.fixes:
-            first = next(iter(self._reports(variants, fixes=True)))
+        variants = Variants(
+            self._command, unknowns.variants, lambda command: self._request(command, model), self._judge.rules
+        )
+        first, common = variants.answer(fixes=self._judge.fixes)
         return self._merged(model, flags, unknowns, first, common)
-
-    def _reports(self, requests: Sequence[Request], *, fixes: bool) -> Iterator[Report]:
-        """The answers for the variants; one that is no usable launch is passed over. Raises InputError without any."""
-        judge = self._judge
-        refused: InputError | None = None
-        answered = False
-        for request in requests:
-            try:
-                report = check_request(request, judge.rules, fixes=fixes and judge.fixes, brief=True)
-            except InputError as error:
-                refused = error
-                continue
-            answered = True
-            yield report
-            if not report.findings:
-                return
-        if not answered:
-            raise refused or InputError("no value that was tried makes a launch")
 
     def _request(self, command: Command, model: ModelChoice) -> Request:
         configured, options = self._configured, self._judge.options
@@ -226,15 +204,16 @@ class _Case:
             open_questions.append(depends_on_values(parted, "; ".join(unknowns.tried)))
         further = [*unknowns.further]
         if any(item.rule == _CONFIG_NOT_READ for item in common):
-            further.append(str(flags.values.get("config") or "the --config file"))
+            further += [str(item.data["path"]) for item in flags.problems if item.code == "yaml-not-read"]
             common = [item for item in common if item.rule != _CONFIG_NOT_READ]
+        if self._unset:
+            open_questions.append(unset_variables(self._unset))
         if further:
             kept = [item for item in common if not may_be_settled(item, flags, self._places)]
             lost = [item for item in common if item not in kept and item.severity is not Severity.NOTE]
             open_questions.append(depends_on_flags(lost, further))
             common = kept
-        settled = unknowns.settled
-        findings = tuple(self._placed(item, settled) for item in common)
+        findings = tuple(map(self._placed, common))
         worst = max((item.severity.rank for item in findings), default=0)
         verdict = {2: "fail", 1: "warn", 0: "pass"}[worst]
         if unknowns.tried:
@@ -245,8 +224,7 @@ class _Case:
         result = self._result(model.name, verdict, findings=findings, not_evaluated=tuple(open_questions))
         return Judged(result, self._server.words, self._tokens)
 
-    def _placed(self, finding: Finding, settled: bool) -> GateFinding:
-        fixes = finding.fixes if settled else tuple(_without_command(fix) for fix in finding.fixes)
+    def _placed(self, finding: Finding) -> GateFinding:
         return GateFinding(
             rule=finding.rule,
             name=finding.name,
@@ -258,7 +236,7 @@ class _Case:
             path=self._context.source.path,
             region=self._places.region(finding.location),
             launch=self._launch.name,
-            fixes=fixes,
+            fixes=finding.fixes,
             no_fix=finding.no_fix,
             fixed_in=finding.fixed_in,
             references=finding.references,
@@ -271,35 +249,7 @@ def _newest() -> str:
     return newest_release()
 
 
-def _without_command(fix: Fix) -> Fix:
-    """A fix of a command with values that were only tried: the edits hold, the command is not the file's."""
-    note = fix.note or "found with the first of the values that were tried"
-    return replace(fix, command="", verified=False, note=note)
-
-
 def _engine_note(server: Server) -> list[str]:
     if server.entrypoint != "engine":
         return []
     return ["read as `vllm serve`: without such flags vLLM's own defaults for batches differ in an offline engine"]
-
-
-def _engine_words(server: Server) -> tuple[Server, list[str]]:
-    """The words without those that another program in front of the engine takes for itself (Dynamo's ``--dyn-...``)."""
-    if server.entrypoint != "engine" or not server.program:
-        return server, []
-    history = flag_history()
-    kept: list[FileWord] = []
-    dropped: list[str] = []
-    dropping = False
-    for word in server.words:
-        if word.text.startswith("--"):
-            name = word.text.partition("=")[0].partition(".")[0].replace("_", "-")
-            dropping = not history.exists(name) and not history.exists(name.replace("--no-", "--", 1))
-            if dropping:
-                dropped.append(name)
-        if not dropping:
-            kept.append(word)
-    if not dropped:
-        return server, []
-    note = f"flags of {server.program[-1]} itself, not of vLLM: {', '.join(dropped)}"
-    return replace(server, words=tuple(kept)), [note]

@@ -9,7 +9,7 @@ from typing import Final
 
 from dsv4check.deployment import ServeFlags
 from dsv4check.gate.settings import Facts
-from dsv4check.inputs.checkpoint import find_published, guess_sibling
+from dsv4check.inputs.checkpoint import PublishedModel, find_published, guess_sibling
 from dsv4check.launchfiles.records import Launch
 from dsv4check.records import dataclass
 
@@ -54,18 +54,35 @@ def choose_model(launch: Launch, flags: ServeFlags, options: Facts, configured: 
     if open_model:
         why = f"the model {name} is not set in this file"
         return ModelChoice(name, unknown=why) if _is_family(name, telling) else ModelChoice(name, other=why)
-    if find_published(name) or guess_sibling(name) or os.path.exists(name):
+    if find_published(name) or guess_sibling(name) or _lies_here(name):
         return ModelChoice(name)
     mounted = _mounted(name, launch.server.mounts)
-    hints = [(mounted, f"{name} is mounted from {mounted}"), *((told, f"it is served as {told}") for told in telling)]
+    hints = [
+        (mounted, f"{name} is mounted from {mounted}"),
+        *((told, f"it is served as {told}") for told in telling),
+        (name, f"{name} lies below a folder of that name"),
+    ]
     for hint, why in hints:
-        entry = (find_published(hint) or guess_sibling(hint)) if hint else None
+        entry = _entry_of(hint)
         if entry is not None:
             return ModelChoice(name, config_like=entry.id, note=f"{why}: read as {entry.id}")
     if _is_family(name, telling):
         why = f"which DeepSeek-V4 model {name} is cannot be told: its config.json is not here"
         return ModelChoice(name, unknown=why)
     return ModelChoice(name, other=f"{name} is no DeepSeek-V4 model by its name")
+
+
+def _lies_here(name: str) -> bool:
+    """True for a model's folder, or its config.json, on this machine."""
+    return os.path.isfile(name) or os.path.isfile(os.path.join(name, "config.json"))
+
+
+def _entry_of(hint: str) -> PublishedModel | None:
+    """The checkpoint that a path or a name stands for: by its last part, else by the last folder that says one."""
+    if not hint:
+        return None
+    parts = [hint, *(part for part in reversed(hint.split("/")) if _FAMILY.search(part))]
+    return next((entry for part in parts if (entry := find_published(part) or guess_sibling(part))), None)
 
 
 def _telling(flags: ServeFlags) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from dsv4check.deployment import ServeFlags
 from dsv4check.gate.places import Places
@@ -35,3 +35,9 @@ def may_be_settled(finding: Finding, flags: ServeFlags, places: Places) -> bool:
         for fix in finding.fixes[:1]
         for edit in fix.edits
     )
+
+
+def unset_variables(unset: Mapping[str, str]) -> NotEvaluated:
+    """Environment variables whose value stands elsewhere."""
+    what = ", ".join(f"{name}={value}" for name, value in unset.items())
+    return NotEvaluated(what, "the value is not stated here", "state it in the file or by --env")

@@ -56,13 +56,13 @@ class Places:
                 return region_of(self._source, found[0].span, found[1])
         if origin.kind == "yaml" and origin.line is not None and self._launch.config_file:
             column = origin.column or 1
-            text = self._source.text.split("\n")[origin.line - 1] if origin.line <= self._lines() else ""
+            lines = self._source.text.split("\n")
+            if origin.line > len(lines):
+                return self.start
+            text = lines[origin.line - 1]
             key = text.strip().partition(":")[0]
             return Region(origin.line, column, origin.line, max(column, len(text.rstrip()) + 1), key)
         return self.start
-
-    def _lines(self) -> int:
-        return self._source.text.count("\n") + 1
 
 
 def masked_words(original: tuple[str, ...], masked: tuple[str, ...]) -> dict[int, str]:

@@ -90,6 +90,10 @@ class LaunchResult:
     findings: tuple[GateFinding, ...] = ()
     not_evaluated: tuple[NotEvaluated, ...] = ()
     notes: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
+    """The words behind the program (model and flags), secrets masked."""
+    env: dict[str, str] = field(default_factory=dict)
+    """Environment that the file states, secrets masked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import yaml
 
 from dsv4check.deployment import Token
 from dsv4check.gate.rewrite import NotPlainError, spelled_like
+
+_LONGEST: Final = 1 << 16
+"""Characters of a file that is changed: such files hold the flags of one launch."""
+_DOCUMENT_END: Final = re.compile(r"^\.\.\.[ \t]*\r?$", re.MULTILINE)
 
 
 def with_settings(text: str, before: Sequence[Token], after: Sequence[Token]) -> str:
@@ -15,28 +22,98 @@ def with_settings(text: str, before: Sequence[Token], after: Sequence[Token]) ->
     added = [token.text for token in after if id(token) not in known and token not in before]
     if len(after) - len(added) != len(before):
         raise NotPlainError("the change takes words away that stand elsewhere")
-    at = 0
-    while at < len(added):
-        flag = added[at]
-        if not flag.startswith("--"):
-            raise NotPlainError(f"{flag!r} is no flag of the file")
-        value = added[at + 1] if at + 1 < len(added) and not added[at + 1].startswith("--") else None
+    for flag, value in _flags(added):
         text = _with_key(text, flag.removeprefix("--"), value)
-        at += 1 if value is None else 2
     return text
 
 
+def _flags(words: Sequence[str]) -> Iterator[tuple[str, str | None]]:
+    at = 0
+    while at < len(words):
+        flag, equals, value = words[at].partition("=")
+        if not flag.startswith("--"):
+            raise NotPlainError(f"{words[at]!r} is no flag of the file")
+        at += 1
+        if equals:
+            yield flag, value
+        elif at < len(words) and not words[at].startswith("--"):
+            yield flag, words[at]
+            at += 1
+        else:
+            yield flag, None
+
+
 def _with_key(text: str, key: str, value: str | None) -> str:
-    pattern = "[-_]".join(map(re.escape, key.split("-")))
-    match = re.search(
-        rf"^(?P<key>{pattern})[ \t]*:[ \t]+(?P<value>[^\s#][^\r\n]*?)?[ \t]*(?:#[^\r\n]*)?\r?$", text, re.M
-    )
-    if match is not None:
-        raw = match["value"] or ""
-        if raw[:1] in "|>&*{[":
-            raise NotPlainError(f"the value of {match['key']} is not a plain one")
-        new = "true" if value is None else spelled_like(raw, value, bare=True)
-        return text[: match.start("value")] + new + text[match.end("value") :]
+    root = _root(text)
+    pairs: list[tuple[yaml.Node, yaml.Node]] = [] if root is None else root.value
+    same = [pair for pair in pairs if str(pair[0].value).replace("_", "-") == key]
+    if len(same) > 1:
+        raise NotPlainError(f"{key} is given twice")
+    if same:
+        changed = _with_value(text, key, same[0], value)
+        name = same[0][0].value
+    else:
+        name, changed = _with_line(text, key, pairs, value)
+    wanted = _loaded(text)
+    wanted[name] = True if value is None else value
+    found = _loaded(changed)
+    if value is not None:
+        found[name] = str(found.get(name))
+    if found != wanted:
+        raise NotPlainError("the changed file would be read differently")
+    return changed
+
+
+def _with_value(text: str, key: str, pair: tuple[yaml.Node, yaml.Node], value: str | None) -> str:
+    name, node = pair
+    start, stop = node.start_mark.index, node.end_mark.index
+    raw = text[start:stop]
+    if not isinstance(node, yaml.ScalarNode) or start < name.end_mark.index or raw[:1] in ("|", ">", "&", "*", "!"):
+        raise NotPlainError(f"the value of {key} is not a plain one")
+    if "\n" in raw:
+        raise NotPlainError(f"the value of {key} stands on several lines")
+    if not raw:
+        colon = text.find(":", name.end_mark.index) + 1
+        return f"{text[:colon]} {_spelled('', value)}{text[colon:]}"
+    return text[:start] + _spelled(raw, value) + text[stop:]
+
+
+def _with_line(text: str, key: str, pairs: Sequence[tuple[yaml.Node, yaml.Node]], value: str | None) -> tuple[str, str]:
+    """The name and the text with a line for a key behind all others."""
+    names = [str(name.value) for name, _node in pairs]
+    if any("_" in name for name in names) and not any("-" in name for name in names):
+        key = key.replace("-", "_")
+    indent = " " * (pairs[0][0].start_mark.column if pairs else 0)
     end = "\r\n" if "\r\n" in text else "\n"
-    glue = "" if not text or text.endswith("\n") else end
-    return f"{text}{glue}{key}: {'true' if value is None else spelled_like('', value, bare=True)}{end}"
+    last = pairs[-1][1].end_mark.index if pairs else 0
+    marker = _DOCUMENT_END.search(text, last)
+    at = marker.start() if marker else len(text)
+    glue = "" if at == 0 or text[at - 1] == "\n" else end
+    return key, f"{text[:at]}{glue}{indent}{key}: {_spelled('', value)}{end}{text[at:]}"
+
+
+def _spelled(raw: str, value: str | None) -> str:
+    return "true" if value is None else spelled_like(raw, value, bare=True)
+
+
+def _root(text: str) -> yaml.MappingNode | None:
+    """The file's mapping; None for a file without any value."""
+    if len(text) > _LONGEST:
+        raise NotPlainError("the file is too long to be changed")
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except (yaml.YAMLError, RecursionError):
+        raise NotPlainError("the file is not valid YAML") from None
+    if root is None:
+        return None
+    if not isinstance(root, yaml.MappingNode) or root.flow_style:
+        raise NotPlainError("the file is no list of keys, each on its line")
+    return root
+
+
+def _loaded(text: str) -> dict[Any, Any]:
+    try:
+        content = yaml.load(text, Loader=yaml.SafeLoader)
+    except (yaml.YAMLError, RecursionError, ValueError, TypeError, OverflowError):
+        raise NotPlainError("the changed file would not be valid YAML") from None
+    return content if isinstance(content, dict) else {}

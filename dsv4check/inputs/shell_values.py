@@ -46,6 +46,20 @@ class Operator:
     column: int
 
 
+@dataclass(frozen=True, slots=True)
+class HereDocument:
+    """The input of a command that stands in the text itself."""
+
+    start: int
+    """Index of its first character in the text."""
+    stop: int
+    delimiter: str
+    text: str
+    """As the command gets it: what is known is replaced, unless the delimiter was quoted."""
+    offsets: Sequence[int]
+    """Of each character of ``text``, and behind it."""
+
+
 @dataclass(slots=True)
 class Variables:
     """What a script has set so far."""
@@ -58,6 +72,32 @@ class Variables:
     def known(self, name: str) -> Value | None:
         """The value of a variable; None when it is not set or not known."""
         return None if name in self.unsure else self.values.get(name)
+
+
+@dataclass(slots=True)
+class Segment:
+    """One simple command of the text."""
+
+    words: list[Word] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)
+    """Redirections."""
+    ended_by: str = ""
+    taken: bool | None = True
+    """False in a branch that is not taken, None where that is not known."""
+    behind: str = ""
+    """The operator in front of it: ``&&``, ``||``, ``|``, ..."""
+    arrays: list[tuple[str, list[Word]]] = field(default_factory=list)
+    """What it assigns to arrays: ``NAME=`` or ``NAME+=``, and the words."""
+
+
+@dataclass(slots=True)
+class Script:
+    """The state of a script while it is read."""
+
+    variables: Variables = field(default_factory=Variables)
+    exported: dict[str, Value] = field(default_factory=dict)
+    exports_all: bool = False
+    """``set -a``."""
 
 
 @dataclass(slots=True)
@@ -76,6 +116,15 @@ class Piece:
             self.text.append(text)
             self.offsets += offsets
             self.ready = None
+
+    def expand(self, text: str, value_offsets: Sequence[int], first: int, last: int) -> None:
+        """Put a variable's value behind it; ``first`` to ``last`` is where the variable is used.
+
+        A value that stands in no text is taken to stand where it is used.
+        """
+        if not value_offsets or value_offsets[0] < 0:
+            value_offsets = [first] * (len(text) - 1) + [last] if len(text) > 1 else [first] * len(text)
+        self.add(text, value_offsets)
 
     def join(self, following: Piece) -> None:
         """Put a piece behind what stands before it in the same word."""

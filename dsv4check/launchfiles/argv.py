@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Final
 
 from dsv4check.deployment import Token
@@ -23,10 +24,30 @@ _LEADING: Final = frozenset((
     "setsid", "chrt", "srun", "mpirun", "mpiexec", "conda", "micromamba", "poetry", "pdm", "uv", "uvx", "dumb-init",
     "tini", "nsys", "ncu", "strace", "unbuffer", "ssh", "pdsh", "tmux", "screen", "su", "eval", "kubectl", "ray",
     "apptainer", "singularity", "enroot", "catchsegv", "gosu", "su-exec", "doas", "flock", "systemd-run", "xargs",
-    "torchrun", "accelerate", "parallel", "watch", "script", "runuser", "docker-compose", "oc",
+    "torchrun", "accelerate", "parallel", "watch", "script", "runuser", "oc",
 ))
 # fmt: on
 """Programs that start another one, which stands somewhere behind them."""
+_MORE: Final = frozenset(("vllm", "docker-compose", "hatch", "rye", "gdb", "xvfb-run", "--"))
+_TAKES_TEXT: Final = frozenset(
+    ("ssh", "pdsh", "tmux", "screen", "su", "runuser", "eval", "script", "watch", "parallel", "flock")
+)
+"""Those that hand a word to a shell."""
+_WITH_IMAGE: Final = frozenset(("srun", "apptainer", "singularity", "enroot"))
+_MOST_WORDS: Final = 80
+"""Words of a wrapper that are searched for the program behind it."""
+_MOST_ATTEMPTS: Final = 2
+"""Words of a wrapper that are tried as the program: one may be the name of a container, a host or a window."""
+# fmt: off
+_HARMLESS: Final = frozenset((
+    "pkill", "pgrep", "kill", "killall", "grep", "egrep", "fgrep", "rg", "sed", "awk", "echo", "printf", "cat", "tail",
+    "less", "curl", "wget", "ls", "cp", "mv", "rm", "mkdir", "touch", "chmod", "chown", "which",
+    "whereis", "pip", "pip3", "ps", "systemctl", "journalctl", "git", "apt", "apt-get", "dnf", "yum", "find", "sleep",
+    "logger", "scp", "rsync", "tar", "ln", "tee", "nvidia-smi", "true", "false", "man", "cd", "export", "python-config",
+))
+# fmt: on
+"""Programs whose words are no command."""
+_HELP: Final = frozenset(("--help", "-h", "--version", "-v"))
 _PYTHON: Final = re.compile(r"python\d*(\.\d+)?[dt]?(\.exe)?")
 _OTHER_SERVERS: Final = {
     "sglang.launch_server": "sglang",
@@ -58,17 +79,40 @@ def servers_of_argv(
         from dsv4check.launchfiles.docker_run import servers_of_docker
 
         return servers_of_docker(words, env, context, depth=depth)
+    if name == "docker-compose":
+        from dsv4check.launchfiles.docker_run import behind_compose
+
+        return behind_compose(words, context, depth)
     other = _other_server(words)
     if other:
         return [Server((words[0].text,), tuple(words[1:]), words[0].span, "other", env, other=other)]
     server = _server(words, env)
     if server is not None:
-        return [server]
+        if _talks_of(words[: len(words) - len(server.words)]):
+            return []
+        return [_with_image(server, _image_of_wrapper(name, words)[0])]
     return _behind_wrapper(words, env, context, depth) if name in _LEADING else []
+
+
+def may_start(program: str) -> bool:
+    """Whether a program can start a server: itself, or by what stands behind it."""
+    name = _base(program)
+    known = name in SHELLS or name in RUNTIMES or name in _LEADING or name in _OTHER_PROGRAMS or name in _MORE
+    return known or _PYTHON.fullmatch(name) is not None
 
 
 def _base(text: str) -> str:
     return text.rsplit("/", 1)[-1]
+
+
+def _talks_of(program: Sequence[FileWord]) -> bool:
+    """True for a wrapper around a program whose words are no command: ``sudo pkill -f vllm serve``."""
+    texts = [word.text for word in program[:_MOST_WORDS]]
+    return any(_base(text) in _HARMLESS and not _is_option(before) for before, text in pairwise(texts))
+
+
+def _is_option(text: str) -> bool:
+    return text.startswith("-") and text != "--"
 
 
 def _server(words: Sequence[FileWord], env: Mapping[str, Stated]) -> Server | None:
@@ -83,6 +127,8 @@ def _server(words: Sequence[FileWord], env: Mapping[str, Stated]) -> Server | No
     if not program:
         return None
     behind = words[len(words) - len(rest) :]
+    if behind and (behind[0].text in _HELP or any(word.text.partition("=")[0] == "--help" for word in behind)):
+        return None
     merged = dict(env)
     for word in words[: len(words) - len(rest)]:
         pair = assignment(word.text)
@@ -140,21 +186,56 @@ def _behind_wrapper(words: Sequence[FileWord], env: Mapping[str, Stated], contex
     """The command that a wrapper (``srun``, ``ssh``, ``timeout``) starts."""
     from dsv4check.launchfiles.shell import servers_of_shell
 
-    image = next((word for word in words if word.text.startswith("docker://")), None)
-    for index in range(1, len(words)):
+    wrapper = _base(words[0].text)
+    image, image_at = _image_of_wrapper(wrapper, words)
+    takes_text = wrapper in _TAKES_TEXT
+    attempts = 0
+    for index in range(1, min(len(words), _MOST_WORDS)):
         text = words[index].text
         name = _base(text)
+        if name in _HARMLESS and not _is_option(words[index - 1].text):
+            return []
+        takes_text = takes_text or name in _TAKES_TEXT
         found: list[Server] = []
+        if attempts >= _MOST_ATTEMPTS:
+            return []
         if name in SHELLS or name in RUNTIMES or name == "vllm" or _PYTHON.fullmatch(name) or name in _OTHER_PROGRAMS:
+            attempts += 1
             found = servers_of_argv(words[index:], env, context, depth=depth + 1)
-        elif "\n" in text or " " in text:
+        elif takes_text and ("\n" in text or " " in text):
             found = servers_of_shell(words[index].located(), env, context, depth=depth + 1)
         if found:
             return [_with_image(server, image) for server in found]
+    if image is not None and "run" in (word.text for word in words[1:image_at]):
+        # `apptainer run docker://IMAGE ARGUMENTS`
+        from dsv4check.launchfiles.container import servers_of_container
+
+        args, place = words[image_at + 1 :], words[0].span
+        return servers_of_container(context, image=image, command=(), args=args, env=env, place=place, depth=depth + 1)
     return []
 
 
-def _with_image(server: Server, image: FileWord | None) -> Server:
-    if image is None or server.image is not None:
-        return server
-    return replace(server, image=Stated(image.text.removeprefix("docker://"), image.span))
+def _image_of_wrapper(wrapper: str, words: Sequence[FileWord]) -> tuple[Stated | None, int]:
+    """The image that a wrapper starts its command in, and the index of its word."""
+    if wrapper not in _WITH_IMAGE:
+        return None, 0
+    for index, word in enumerate(words[:_MOST_WORDS]):
+        text, start = word.text, 0
+        if text == "--container-image" and wrapper == "srun" and index + 1 < len(words):
+            word = words[index + 1]
+            text = word.text
+        elif text.startswith("--container-image=") and wrapper == "srun":
+            start = len("--container-image=")
+        elif not text.startswith("docker://"):
+            continue
+        value = text[start:].removeprefix("docker://")
+        if value.endswith((".sqsh", ".sif")) or not value:
+            # A file, of which nobody knows what it holds.
+            return None, 0
+        # Pyxis separates the registry with `#`.
+        return Stated(value.replace("#", "/", 1), word.span), index
+    return None, 0
+
+
+def _with_image(server: Server, image: Stated | None) -> Server:
+    return server if image is None or server.image is not None else replace(server, image=image)

@@ -11,6 +11,7 @@ from typing import Final
 
 from dsv4check.launchfiles.container import servers_of_container
 from dsv4check.launchfiles.env_files import env_of_file
+from dsv4check.launchfiles.images import is_vllm_image
 from dsv4check.launchfiles.records import Context, FileWord, Server, Stated
 from dsv4check.records import dataclass, field
 
@@ -21,6 +22,39 @@ _WITHOUT_VALUE: Final = frozenset((
     "-d", "-i", "-t", "-P", "-q", "--rmi", "--no-hosts", "--env-host", "--tls-verify",
 ))
 # fmt: on
+_OF_EXEC: Final = frozenset(
+    (
+        "-u",
+        "--user",
+        "-w",
+        "--workdir",
+        "--env-file",
+        "--detach-keys",
+        "-f",
+        "--file",
+        "-p",
+        "--project-name",
+        "--profile",
+        "--project-directory",
+        "--name",
+        "--entrypoint",
+        "-v",
+        "--volume",
+        "-l",
+        "--label",
+        "--index",
+        "--publish",
+        "--ansi",
+        "--progress",
+        "--parallel",
+        "--cap-add",
+        "--cap-drop",
+    )
+)
+"""Options of ``exec`` and ``compose`` that take a value."""
+_IMAGE: Final = re.compile(r"[\w.-]+(?::\d+)?(?:/[\w.-]+)*(?:/[\w.-]+|:[\w.${}-]+)(?:@sha256:\w+)?")
+_BUNDLE: Final = re.compile(r"-[ditPq]+(?P<last>[a-zA-Z])(?P<rest>.*)", re.DOTALL)
+_DEVICE: Final = re.compile(r"nvidia\.com/gpu=(\w+)")
 _SHORT_FLAGS: Final = re.compile(r"-[ditPq]+")
 
 
@@ -46,19 +80,23 @@ def servers_of_docker(
     if at >= len(words):
         return []
     if words[at].text in ("exec", "compose"):
-        return _inside(words[at:], context, depth)
+        return behind_compose(words[at:], context, depth)
     if words[at].text not in ("run", "create"):
         return []
     run = _Run()
     at += 1
+    at = _behind_unknown(words, at)
     while at < len(words) and words[at].text.startswith("-") and words[at].text != "--":
-        at = _option(words, at, run, env, context)
+        at = _behind_unknown(words, _option(words, at, run, env, context))
     if at < len(words) and words[at].text == "--":
         at += 1
     if at >= len(words):
         return []
     image, args = words[at], words[at + 1 :]
-    command = () if run.entrypoint is None else (run.entrypoint,)
+    command: Sequence[FileWord] = () if run.entrypoint is None else (run.entrypoint,)
+    if run.entrypoint is not None and not run.entrypoint.text:
+        # An empty one clears the image's: the words are the command.
+        command, args = args, ()
     return servers_of_container(
         context,
         image=Stated(image.text, image.span),
@@ -72,15 +110,40 @@ def servers_of_docker(
     )
 
 
-def _inside(words: Sequence[FileWord], context: Context, depth: int) -> list[Server]:
-    """``docker exec NAME vllm serve ...``, ``docker compose run SERVICE vllm serve ...``."""
+def _behind_unknown(words: Sequence[FileWord], at: int) -> int:
+    """Index behind words of which nobody knows what they are (``$DOCKER_OPTS``) in front of options or an image."""
+    while at + 1 < len(words) and words[at].text in words[at].open:
+        following = words[at + 1].text
+        if not (following.startswith("-") or is_vllm_image(following) or _IMAGE.fullmatch(following)):
+            break
+        if following.startswith("-") and "image" in words[at].text.lower():
+            break
+        at += 1
+    return at
+
+
+def behind_compose(words: Sequence[FileWord], context: Context, depth: int) -> list[Server]:
+    """``exec NAME vllm serve ...``, ``compose run SERVICE vllm serve ...``: what runs in a container that is there."""
     from dsv4check.launchfiles.argv import servers_of_argv
 
-    for index in range(1, len(words)):
-        found = servers_of_argv(words[index:], {}, context, depth=depth + 1)
-        if found:
-            return found
-    return []
+    env: dict[str, Stated] = {}
+    at, name = 1, words[0].text
+    while at < len(words) and (words[at].text.startswith("-") or name.endswith("compose")):
+        text = words[at].text
+        if not text.startswith("-"):
+            if text not in ("run", "exec"):
+                return []
+            name = text
+            at += 1
+        elif text in ("-e", "--env") and at + 1 < len(words):
+            key, equals, value = words[at + 1].text.partition("=")
+            if equals:
+                env[key] = Stated(value, words[at + 1].span)
+            at += 2
+        else:
+            takes = text in _OF_EXEC and "=" not in text
+            at += 2 if takes else 1
+    return servers_of_argv(words[at + 1 :], env, context, depth=depth + 1)
 
 
 def _option(words: Sequence[FileWord], at: int, run: _Run, env: Mapping[str, Stated], context: Context) -> int:
@@ -92,6 +155,13 @@ def _option(words: Sequence[FileWord], at: int, run: _Run, env: Mapping[str, Sta
     if name.startswith("--") and equals:
         _apply(name, _part(word, len(name) + 1), run, env, context)
         return at + 1
+    if (bundle := _BUNDLE.fullmatch(word.text)) is not None:
+        # -itv /host:/there
+        if bundle["rest"]:
+            _apply("-" + bundle["last"], _part(word, bundle.start("rest")), run, env, context)
+        elif at + 1 < len(words):
+            _apply("-" + bundle["last"], words[at + 1], run, env, context)
+        return at + 1 if bundle["rest"] else at + 2
     if not name.startswith("--") and len(word.text) > 2:
         # -eNAME=value, -v/host:/there, -itv ...
         _apply(word.text[:2], _part(word, 3 if word.text[2] == "=" else 2), run, env, context)
@@ -130,6 +200,13 @@ def _apply(name: str, value: FileWord, run: _Run, env: Mapping[str, Stated], con
                 run.mounts[target] = fields.get("source") or fields.get("src") or ""
         case "--gpus":
             run.gpus = Stated(value.text.strip("'\""), value.span)
+        case "--device" if (device := _DEVICE.fullmatch(value.text)) is not None:
+            # One each: `all`, or one that is counted with those before it.
+            earlier = run.gpus.value.removeprefix("device=") if run.gpus is not None else ""
+            if device[1] == "all":
+                run.gpus = Stated("all", value.span)
+            elif earlier != "all":
+                run.gpus = Stated("device=" + ",".join(filter(None, (earlier, device[1]))), value.span)
         case "--entrypoint":
             run.entrypoint = value
         case _:

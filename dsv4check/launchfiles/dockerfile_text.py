@@ -23,6 +23,8 @@ _VARIABLE: Final = re.compile(
     r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?:(:?[-+])([^{}]*(?:\{[^{}]*\}[^{}]*)*))?\}|\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})"
 )
 _ESCAPES: Final = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+_LONGEST: Final = 1 << 16
+"""Characters that variables may add to a value: variables made of variables can double with each line."""
 _WITH_DOCUMENTS: Final = frozenset(("RUN", "COPY", "ADD"))
 
 
@@ -177,7 +179,7 @@ def expanded(text: Located, known: Mapping[str, Stated]) -> Expanded:
         match = _VARIABLE.match(content, at) if char == "$" and quote != "'" else None
         if match is not None:
             value = _value(match, known)
-            if value is None:
+            if value is None or len(offsets) + len(value.value) > max(_LONGEST, len(content)):
                 characters.append(match.group())
                 offsets += text.offsets[at : match.end()]
                 unknown.append(match.group())

@@ -6,6 +6,7 @@ import re
 from pathlib import PurePosixPath
 from typing import Final
 
+from dsv4check.launchfiles.recipe_lines import recipe_kind
 from dsv4check.launchfiles.records import Context, Extraction, Launch, NotUnderstood
 from dsv4check.launchfiles.text import SourceText
 
@@ -61,7 +62,8 @@ def _read(kind: str, context: Context) -> tuple[str, list[Launch]]:
         case _:
             from dsv4check.launchfiles.shell import shell_launches
 
-            return kind, shell_launches(context)
+            launches = shell_launches(context)
+            return launches[0].format if launches else kind, launches
 
 
 def kind_of(source: SourceText) -> str:
@@ -71,6 +73,8 @@ def kind_of(source: SourceText) -> str:
     for suffix in _TEMPLATE_SUFFIXES:
         name = name.removesuffix(suffix)
     suffix = PurePosixPath(name).suffix
+    if recipe_kind(name):
+        return "shell"
     if name.startswith(("dockerfile", "containerfile")) or suffix in (".dockerfile", ".containerfile"):
         return "dockerfile"
     if suffix == ".py":

@@ -35,7 +35,7 @@ def helm_values_launches(document: Document, context: Context) -> list[Launch] |
     if specs is None:
         return None
     nodes = items(specs) or [specs]
-    return [launch for node in nodes if (launch := _launch(document, node)) is not None]
+    return [launch for node in nodes if (launch := _launch(document, node)) is not None] or None
 
 
 def _launch(document: Document, spec: yaml.Node) -> Launch | None:

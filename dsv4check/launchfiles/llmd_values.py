@@ -53,7 +53,7 @@ def modelservice_launches(document: Document, context: Context) -> list[Launch] 
     for key, role in pairs(root):
         for container in items(get(role, "containers")):
             found += _of_container(document, key.value, role, container, uri, context)
-    return found
+    return found or None
 
 
 def _of_container(

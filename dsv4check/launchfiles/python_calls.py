@@ -10,6 +10,8 @@ from typing import Any, Final
 
 from dsv4check.launchfiles.argv import servers_of_argv
 from dsv4check.launchfiles.engine_words import Argument, engine_words
+from dsv4check.launchfiles.python_environment import Environment
+from dsv4check.launchfiles.python_places import literal_text
 from dsv4check.launchfiles.python_scan import Event, Module, Scope
 from dsv4check.launchfiles.python_values import Known, elements, value_of
 from dsv4check.launchfiles.records import ITEM, Context, FileWord, Launch, NotUnderstood, Server, Stated
@@ -35,11 +37,16 @@ _TEXTS: Final = frozenset(
 _WORDS: Final = {"asyncio.create_subprocess_exec": 0, "os.execl": 1, "os.execlp": 1}
 """Functions that take each word as an argument, and the index of the first."""
 
+_HINT: Final = re.compile(
+    r"\b(?:LLM|(?:Async)?EngineArgs|subprocess|system|popen|exec[vl]\w*|posix_spawnp?|create_subprocess_\w+)\b"
+)
+"""A word without which no module starts anything: most that speak of vLLM need not be parsed."""
+
 
 def python_launches(context: Context) -> list[Launch]:
     """The launches of a Python module; nothing of it is imported or run."""
     text = context.source.text
-    if "vllm" not in text:
+    if "vllm" not in text or not _HINT.search(text):
         return []
     if len(text) > MAX_CHARACTERS:
         context.problems.append(NotUnderstood(0, f"longer than {MAX_CHARACTERS:,} characters; it was not read"))
@@ -63,60 +70,26 @@ class _Reader:
     def __init__(self, module: Module, context: Context) -> None:
         self._module = module
         self._context = context
-        self._env: dict[str, Stated] = {}
-        self._copies: dict[str, dict[str, Stated]] = {}
-        """What is set in copies of the environment, by the copy's name."""
+        self._environment = Environment(module)
 
     def launches(self) -> list[Launch]:
         found: list[Server] = []
         for event in self._module.events:
             if isinstance(event.node, ast.Assign):
-                self._assigned(event.node, event.scope)
+                self._environment.assigned(event.node, event.scope)
             else:
                 found += self._called(event.node, event)
         return [Launch("python", f"line {self._context.line(server.place.start)}", server) for server in found]
 
-    def _assigned(self, node: ast.Assign, scope: Scope) -> None:
-        """``os.environ["X"] = "1"``, also on a copy of it."""
-        target = node.targets[0]
-        if not isinstance(target, ast.Subscript):
-            return
-        if self._module.full_name(target.value) == "os.environ":
-            self._set(self._env, target.slice, node.value, scope)
-        elif isinstance(target.value, ast.Name):
-            self._set(self._copies.setdefault(target.value.id, {}), target.slice, node.value, scope)
-
-    def _set(self, env: dict[str, Stated], name: ast.expr, value: ast.expr, scope: Scope) -> None:
-        key = value_of(name, scope, self._module)
-        known = value_of(value, scope, self._module)
-        if isinstance(key.value, str) and not key.open and isinstance(known.value, (str, int, float)):
-            text, span, _offsets = self._text(known, value)
-            env[key.value] = Stated(text, span)
-
     def _called(self, node: ast.Call, event: Event) -> list[Server]:
         name = self._module.full_name(node.func)
         last = name.rpartition(".")[2]
-        if name in ("os.environ.setdefault", "os.putenv") and len(node.args) == 2:
-            self._set(self._env, node.args[0], node.args[1], event.scope)
-        elif name == "os.environ.update":
-            self._update(self._env, node.args, node.keywords, event.scope)
-        elif last in _ENGINES and (name.startswith("vllm.") or (name == last and self._module.imports_all("vllm"))):
+        self._environment.called(node, name, event.scope)
+        if last in _ENGINES and (name.startswith("vllm.") or (name == last and self._module.imports_all("vllm"))):
             return self._engine(node, last, event.scope)
-        elif name in _LISTS or name in _TEXTS or name in _WORDS:
+        if name in _LISTS or name in _TEXTS or name in _WORDS:
             return self._process(node, name, event.scope)
         return []
-
-    def _update(
-        self, env: dict[str, Stated], arguments: list[ast.expr], keywords: list[ast.keyword], scope: Scope
-    ) -> None:
-        for argument in arguments:
-            if isinstance(argument, ast.Dict):
-                for key, value in zip(argument.keys, argument.values, strict=True):
-                    if key is not None:
-                        self._set(env, key, value, scope)
-        for keyword in keywords:
-            if keyword.arg is not None:
-                self._set(env, ast.Constant(keyword.arg), keyword.value, scope)
 
     def _engine(self, node: ast.Call, kind: str, scope: Scope) -> list[Server]:
         """``LLM(...)`` and the classes of its arguments."""
@@ -152,7 +125,7 @@ class _Reader:
                 tuple(words),
                 self._module.span(node.func),
                 "engine",
-                dict(self._env),
+                dict(self._environment.own),
                 notes=tuple(dict.fromkeys((*notes, *more_notes))),
             )
         ]
@@ -167,7 +140,7 @@ class _Reader:
             return Argument(name, key, known.value, span, known.open, (), spans)
         if known.value is None or isinstance(known.value, bool):
             return Argument(name, key, known.value, self._module.span(known.node or node))
-        text, span, offsets = self._text(known, node)
+        text, span, offsets = literal_text(known, node, self._module)
         return Argument(name, key, text, span, known.open, offsets)
 
     def _unpacked(self, node: ast.expr, scope: Scope, notes: list[str]) -> list[Argument] | None:
@@ -191,20 +164,9 @@ class _Reader:
             return None
         return found
 
-    def _text(self, known: Known, node: ast.expr) -> tuple[str, Span, tuple[int, ...]]:
-        """A scalar's text, where it stands, and its characters' offsets where the literal has them as they are."""
-        literal = known.node or node
-        span = self._module.span(literal)
-        written = self._module.source.text[span.start : span.stop]
-        text = known.value if isinstance(known.value, str) else str(known.value)
-        if isinstance(literal, ast.Constant) and not isinstance(literal.value, str) and literal.value == known.value:
-            # `0.90`, not the 0.9 that it is.
-            text = written
-        return text, span, _aligned(text, written, span.start) if isinstance(known.value, str) else ()
-
     def _process(self, node: ast.Call, name: str, scope: Scope) -> list[Server]:
         """A server started as another process."""
-        env = {**self._env, **self._process_env(node, scope)}
+        env = self._environment.of_process(node, scope)
         if name in _WORDS:
             return self._of_words(list(node.args[_WORDS[name] :]), (), env, scope)
         index = _LISTS.get(name, 0)
@@ -219,23 +181,10 @@ class _Reader:
         known = value_of(split or command, scope, self._module)
         if not isinstance(known.value, str) or "vllm" not in known.value:
             return []
-        text, span, offsets = self._text(known, command)
+        text, span, offsets = literal_text(known, command, self._module)
         places = [*offsets, offsets[-1] + 1] if offsets else [span.start] * len(text) + [span.stop]
         servers = servers_of_shell(Located(text, places), env, self._context)
         return [_with(server, known.open, known.notes) for server in servers]
-
-    def _process_env(self, node: ast.Call, scope: Scope) -> dict[str, Stated]:
-        found: dict[str, Stated] = {}
-        given = next((keyword.value for keyword in node.keywords if keyword.arg == "env"), None)
-        name = given.id if isinstance(given, ast.Name) else ""
-        owner = scope.owner(name)
-        if owner is not None:
-            given = owner.names[name]
-        if isinstance(given, ast.Dict):
-            self._update(found, [given], [], scope)
-        elif isinstance(given, ast.Call):
-            self._update(found, [*given.args], given.keywords, scope)
-        return {**found, **self._copies.get(name, {})}
 
     def _of_words(
         self, parts: list[ast.expr], notes: tuple[str, ...], env: dict[str, Stated], scope: Scope
@@ -247,23 +196,9 @@ class _Reader:
                 text = self._module.segment(part)
                 known = Known(text, (text,))
             notes += known.notes
-            text, span, offsets = self._text(known, part)
+            text, span, offsets = literal_text(known, part, self._module)
             words.append(FileWord(text, span, ITEM, known.open, offsets))
         return [_with(server, (), notes) for server in servers_of_argv(words, env, self._context)]
-
-
-def _aligned(text: str, written: str, start: int) -> tuple[int, ...]:
-    """Where the characters of a literal's text stand; a word with escapes or values in it stands where it begins."""
-    offsets: list[int] = []
-    cursor = 0
-    for piece in re.findall(r"\s+|\S+", text):
-        at = written.find(piece, cursor)
-        if at < 0 or (piece.isspace() and written[cursor:at].strip()):
-            offsets += [start + min(cursor, len(written) - 1)] * len(piece)
-        else:
-            offsets += range(start + at, start + at + len(piece))
-            cursor = at + len(piece)
-    return tuple(offsets)
 
 
 def _split_text(node: ast.expr, module: Module) -> ast.expr | None:

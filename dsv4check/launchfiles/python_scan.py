@@ -66,7 +66,7 @@ class Module:
         self.events: list[Event] = []
         self.imports: dict[str, str] = {}
         """Name in the module -> what it stands for, in full: ``LLM`` -> ``vllm.LLM``."""
-        self.budget = 400_000
+        self.budget = 100_000
         """How much more is evaluated: a few names can stand for billions of values."""
         self._starts = [0, *(match.end() for match in _NEWLINE.finditer(source.text))]
         self._scan(tree)

@@ -14,11 +14,8 @@ from dsv4check.launchfiles.yaml_nodes import Document, get, items, key_of, mappi
 
 def ray_serve_launches(document: Document, context: Context) -> list[Launch] | None:
     """The engines of Ray Serve applications."""
-    root = document.root
-    found = list(_configurations(root))
-    if not found:
-        return None
-    return [launch for name, node in found if (launch := _launch(document, name, node)) is not None]
+    found = [_launch(document, name, node) for name, node in _configurations(document.root)]
+    return [launch for launch in found if launch is not None] or None
 
 
 def _configurations(root: yaml.Node) -> Iterator[tuple[str, yaml.Node]]:

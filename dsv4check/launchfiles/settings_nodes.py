@@ -128,32 +128,39 @@ def split_arguments(word: FileWord) -> list[FileWord]:
 
 
 def _pieces(text: Located) -> Iterator[Located]:
-    content, at = text.text, 0
+    content, at, nests = text.text, 0, True
     while at < len(content):
         if content[at].isspace() or content.startswith("\\\n", at):
             at += 1
             continue
-        start, quote, closing = at, "", []
-        while at < len(content):
-            char = content[at]
-            if quote:
-                at += char == "\\" and quote == '"'
-                quote = "" if char == quote else quote
-            elif char in "\"'":
-                quote = char
-            elif char in _OPENING:
-                closing.append(_OPENING[char])
-            elif closing and char == closing[-1]:
-                closing.pop()
-            elif char.isspace() and not closing:
-                break
-            at += 1
-        if quote or closing:
-            # Never closed: the blanks after all.
-            end = next((index for index in range(start, len(content)) if content[index].isspace()), len(content))
-            at = end
-        at = min(at, len(content))
-        yield text.part(start, at)
+        stop = _piece_end(content, at) if nests else None
+        if stop is None:
+            # Something is never closed: from here on blanks are all that counts.
+            nests = False
+            stop = next((index for index in range(at, len(content)) if content[index].isspace()), len(content))
+        yield text.part(at, stop)
+        at = stop
+
+
+def _piece_end(content: str, at: int) -> int | None:
+    """Where the argument that starts at ``at`` ends; None where a quote or a bracket is never closed."""
+    quote = ""
+    closing: list[str] = []
+    while at < len(content):
+        char = content[at]
+        if quote:
+            at += char == "\\" and quote == '"'
+            quote = "" if char == quote else quote
+        elif char in "\"'":
+            quote = char
+        elif char in _OPENING:
+            closing.append(_OPENING[char])
+        elif closing and char == closing[-1]:
+            closing.pop()
+        elif char.isspace() and not closing:
+            return at
+        at += 1
+    return None if quote or closing else min(at, len(content))
 
 
 def _unquoted(piece: Located, word: FileWord) -> FileWord:

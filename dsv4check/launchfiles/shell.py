@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Final
 
@@ -10,17 +11,49 @@ from dsv4check.inputs.server_program import assignment
 from dsv4check.inputs.shell_commands import Script, Segment, simple_commands
 from dsv4check.inputs.shell_values import Value, Word
 from dsv4check.inputs.shell_words import Lexer, ShellTextError
-from dsv4check.launchfiles.argv import MAX_DEPTH, servers_of_argv
+from dsv4check.launchfiles.argv import MAX_DEPTH, SHELLS, may_start, servers_of_argv
+from dsv4check.launchfiles.recipe_lines import recipe_kind, recipe_texts
 from dsv4check.launchfiles.records import SHELL, Context, FileWord, Launch, NotUnderstood, Server, Stated
+from dsv4check.launchfiles.slurm import job_of
 from dsv4check.launchfiles.text import Located, SourceText, Span
+from dsv4check.records import dataclass
 
 _SOURCING: Final = frozenset(("source", "."))
+_PRINTING: Final = frozenset(("cat", "echo", "printf"))
+"""Programs that show what they are given."""
+_READERS: Final = frozenset((":", "read", "git", "mail", "python", "python3", "psql", "grep", "true"))
+"""Programs for which it is no script of a shell."""
+_NO_SCRIPT: Final = (".md", ".txt", ".rst", ".html", ".py", ".json", ".yaml", ".yml", ".toml", ".ini", ".cfg", ".conf")
+_LONGEST_LINE: Final = 20
+_MOST_NOTES: Final = 50
 
 
 def shell_launches(context: Context) -> list[Launch]:
-    """The launches of a file that is a shell script."""
-    servers = servers_of_shell(Located.verbatim(context.source), {}, context)
-    return [Launch("shell", f"line {context.line(server.place.start)}", server) for server in servers]
+    """The launches of a file that is a shell script, or whose recipes are shell text."""
+    source = context.source
+    if recipe_kind(source.path):
+        servers = [server for text in recipe_texts(source) for server in servers_of_shell(text, {}, context)]
+        return [Launch("shell", _name(server, context), server, image=server.image) for server in servers]
+    servers = servers_of_shell(Located.verbatim(source), {}, context)
+    job = job_of(source)
+    if job is None:
+        return [Launch("shell", _name(server, context), server, image=server.image) for server in servers]
+    return [
+        Launch(
+            "slurm",
+            _name(server, context),
+            server,
+            image=server.image,
+            gpu=job.gpu,
+            gpus=job.gpus,
+            nodes=job.nodes,
+        )
+        for server in servers
+    ]
+
+
+def _name(server: Server, context: Context) -> str:
+    return f"line {context.line(server.place.start)}"
 
 
 def servers_of_shell(text: Located, env: Mapping[str, Stated], context: Context, *, depth: int = 0) -> list[Server]:
@@ -29,8 +62,34 @@ def servers_of_shell(text: Located, env: Mapping[str, Stated], context: Context,
     ``env`` is what the process gets from its surroundings. A quote that is never closed ends the reading; it is
     added to ``context.problems``, and what was found before it is returned.
     """
-    script = _script(env, context)
-    return _servers(text, script, env, context, depth)
+    outer = _EFFORT.get()
+    effort = outer or _Effort()
+    token = _EFFORT.set(effort) if outer is None else None
+    try:
+        return _servers(text, _script(env, context), env, context, depth, effort)
+    finally:
+        if token is not None:
+            _EFFORT.reset(token)
+
+
+@dataclass(slots=True)
+class _Effort:
+    """What is left to be read in one text and in those inside it."""
+
+    characters: int = 8_000_000
+    servers: int = 500
+
+    def spent(self, context: Context) -> bool:
+        """True, and said, once nothing is left."""
+        if self.characters > 0 and self.servers > 0:
+            return False
+        why = "too much shell text inside shell text" if self.servers > 0 else "more than 500 launches"
+        context.problems.append(NotUnderstood(0, f"{why}: the rest was not read"))
+        return True
+
+
+_EFFORT: Final[ContextVar[_Effort | None]] = ContextVar("effort", default=None)
+"""Text inside text can multiply: what all of it takes is bounded together."""
 
 
 def _script(env: Mapping[str, Stated], context: Context) -> Script:
@@ -54,41 +113,93 @@ def _offsets(source: SourceText, stated: Stated) -> tuple[int, ...]:
     return (start,) * length
 
 
-def _servers(text: Located, script: Script, env: Mapping[str, Stated], context: Context, depth: int) -> list[Server]:
-    if depth > MAX_DEPTH:
+def _servers(
+    text: Located, script: Script, env: Mapping[str, Stated], context: Context, depth: int, effort: _Effort
+) -> list[Server]:
+    if depth > MAX_DEPTH or effort.spent(context):
         return []
+    effort.characters -= len(text.text)
     source = context.source
     lexer = Lexer(text.text, source.path, script.variables, offsets=text.offsets, place=source.place)
     found: list[Server] = []
+    line: list[Segment] = []
+    documents: list[Server] = []
     try:
         for segment in simple_commands(lexer, script):
-            if segment.words:
-                found += _of_segment(segment, script, env, context, depth)
+            # The documents of a line are read behind it.
+            documents += _of_documents(lexer, line, context, depth, effort)
+            if line and line[-1].ended_by == "\n":
+                line = []
+            line.append(segment)
+            # What starts nothing is of no use later.
+            line = line[-_LONGEST_LINE:]
+            if not segment.words:
+                continue
+            servers = _of_segment(segment, script, env, context, depth)
+            found += servers
+            effort.servers -= len(servers)
+            if servers and effort.spent(context):
+                break
     except ShellTextError as error:
         context.problems.append(NotUnderstood(error.line, f"{error.reason}; the rest of the text was not read"))
+    documents += _of_documents(lexer, line, context, depth, effort)
     # What is not set shows in `open` of the words concerned.
     notes = tuple(note for note in lexer.notes if not note.endswith("kept as written"))
-    found = [replace(server, notes=tuple(dict.fromkeys((*server.notes, *notes)))) for server in found]
-    for start, stop in lexer.documents:
-        document = text.part(start, stop)
-        if "vllm" in document.text:
-            found += _servers(document, script, env, context, depth + 1)
+    if notes:
+        found = [replace(item, notes=tuple(dict.fromkeys((*item.notes, *notes[:_MOST_NOTES])))) for item in found]
+    return [*found, *documents]
+
+
+def _of_documents(lexer: Lexer, line: list[Segment], context: Context, depth: int, effort: _Effort) -> list[Server]:
+    """The servers in here-documents that are scripts: written to a file, or read by a shell."""
+    found: list[Server] = []
+    for document in lexer.here_documents:
+        if "vllm" not in document.text or not is_script(line):
+            continue
+        problems = len(context.problems)
+        text = Located(document.text, document.offsets)
+        servers = _servers(text, Script(), {}, context, depth + 1, effort)
+        if not _read_by_shell(line) and not document.text.startswith("#!"):
+            # It may be text of any kind.
+            del context.problems[problems:]
+        found += servers
+    lexer.here_documents.clear()
     return found
+
+
+def is_script(line: list[Segment]) -> bool:
+    """Whether the here-document of a line of commands can be a script, and is not text for people to read."""
+    written = [item for segment in line for item in segment.dropped if item.lstrip("0123456789&").startswith(">")]
+    written += [word.text for segment in line for word in segment.words[1:] if segment.words[0].text == "tee"]
+    if any(item.lower().endswith(_NO_SCRIPT) for item in written):
+        return False
+    programs = {segment.words[0].text.rsplit("/", 1)[-1] for segment in line if segment.words}
+    if programs & _READERS:
+        return False
+    return bool(written) or not programs <= _PRINTING
+
+
+def _read_by_shell(line: list[Segment]) -> bool:
+    return any(segment.words and segment.words[0].text.rsplit("/", 1)[-1] in SHELLS for segment in line)
 
 
 def _of_segment(
     segment: Segment, script: Script, env: Mapping[str, Stated], context: Context, depth: int
 ) -> list[Server]:
     words = [_file_word(word) for word in segment.words]
-    if words[0].text in _SOURCING and len(words) > 1:
+    if words[0].text in _SOURCING and len(words) > 1 and not words[1].open:
         _read_sourced(words[1].text, script, context, depth)
         return []
-    process = {**env, **{name: _stated(value, context) for name, value in script.exported.items()}}
     at = 0
+    process: dict[str, Stated] = {}
     while at < len(words) and (pair := assignment(words[at].text, segment.words[at].plain)):
         start = len(words[at].text) - len(pair[1])
         process[pair[0]] = _stated(Value(pair[1], segment.words[at].offsets[start:]), context, words[at].span)
         at += 1
+    if at == len(words) or words[at].text == "serve" or not may_start(words[at].text):
+        # `serve` alone is a function of the script, not vLLM's command.
+        return []
+    process = {**env, **{name: _stated(value, context) for name, value in script.exported.items()}, **process}
     return servers_of_argv(words[at:], process, context, depth=depth + 1)
 
 
@@ -104,7 +215,7 @@ def _stated(value: Value, context: Context, otherwise: Span = Span(0, 0)) -> Sta
 
 def _read_sourced(path: str, script: Script, context: Context, depth: int) -> None:
     """Apply the assignments of a script that is read with ``source``."""
-    content = context.neighbour(path)
+    content = context.neighbour(path.removeprefix("./"))
     if content is None or depth >= MAX_DEPTH:
         return
     lexer = Lexer(content, path, script.variables, offsets=[-1] * (len(content) + 1), place=lambda _at: (1, 1))

@@ -14,6 +14,8 @@ from dsv4check.launchfiles.systemd_unit import Unit, environment_file, environme
 from dsv4check.launchfiles.text import Span
 
 _VARIABLE: Final = re.compile(r"\$(?:\$|\{([^{}]*)\})")
+_LONGEST: Final = 1 << 16
+"""Characters that variables may add to a word."""
 _WHOLE: Final = re.compile(r"\$([A-Za-z_]\w*)")
 
 
@@ -120,7 +122,7 @@ def _expanded(word: UnitWord, env: Mapping[str, Stated], context: Context) -> li
             offsets.append(word.offsets[match.start()])
             continue
         found = _value(match.group(1), env, context)
-        if found is None:
+        if found is None or len(offsets) + len(found[0]) > max(_LONGEST, len(word.text)):
             characters.append(match.group())
             offsets += word.offsets[match.start() : at]
             unknown.append(match.group())

@@ -11,6 +11,7 @@ import yaml
 from dsv4check.launchfiles.argv import servers_of_argv
 from dsv4check.launchfiles.compose import compose_launches
 from dsv4check.launchfiles.container import servers_of_container
+from dsv4check.launchfiles.embedded import embedded_launches
 from dsv4check.launchfiles.engine_settings import SETTINGS_RECOGNISERS
 from dsv4check.launchfiles.expansion import split_words, stated
 from dsv4check.launchfiles.kubernetes import kubernetes_launches
@@ -48,6 +49,7 @@ def yaml_launches(context: Context, text: Located | None = None) -> tuple[str, l
                 known = known or (launches[0].format if launches else name)
                 found += map(with_placeholders, launches)
                 break
+        found += embedded_launches(document, context)
     return (found[0].format if found else known), found
 
 

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, assert_never
 
-from dsv4check.gate.records import GateReport
-
 if TYPE_CHECKING:
     from dsv4check.engine.rule import Rule
+    from dsv4check.gate.records import GateReport
 
 
 class GateFormat(StrEnum):

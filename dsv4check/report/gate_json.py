@@ -73,6 +73,8 @@ def _launch(launch: LaunchResult) -> dict[str, Any]:
         "format": launch.format,
         "region": _region(launch.region),
         "command": launch.command,
+        "args": list(launch.args),
+        "env": dict(launch.env),
         "model": launch.model,
         "facts": {name: _fact(fact) for name, fact in launch.facts.items()},
         "verdict": launch.verdict,

@@ -89,6 +89,8 @@ class LaunchRecord(Record):
     format: str
     region: RegionRecord
     command: str
+    args: list[str] = Field(description="The words behind the program; secrets are masked")
+    env: dict[str, str] = Field(description="Environment that the file states; secrets are masked")
     model: str | None
     facts: dict[str, FactRecord]
     verdict: Literal["pass", "warn", "fail"] | None = Field(description="null: the launch was not checked")

@@ -216,3 +216,10 @@ def test_never_fails_and_stays_within_the_file(text: str) -> None:
         assert covering.covers == 0 or covering.region.line <= covering.covers <= count
     for stated in (value for facts in found.facts for value in facts.facts.values()):
         assert text[stated.span.start : stated.span.stop] == stated.value
+
+
+def test_in_python_only_comments_speak() -> None:
+    text = 'TEXT = "# dsv4check: ignore[KV001] in a string"\nllm = LLM("m")  # dsv4check: ignore[KV001] a reason\n'
+    assert [item.region.line for item in parse_ignores(SourceText("a.py", text))] == [2]
+    # Text that is no Python is taken as it is.
+    assert len(parse_ignores(SourceText("a.py", "if (\n# dsv4check: ignore[KV001] a reason\nx = 1"))) == 1

@@ -128,11 +128,11 @@ def test_servers_as_processes():
 @pytest.mark.parametrize(
     ("text", "line", "why"),
     [
-        ("import vllm\nprint 'x'\n", 2, "print"),
-        ("import vllm\n{% if x %}\n", 2, "not Python 3"),
-        ("import vllm\n" + "(" * 5000, 2, "nested"),
-        ("import vllm\n" + "-" * 50000 + "1", 0, "nested"),
-        ("import vllm\0", 0, "null"),
+        ("from vllm import LLM\nprint 'x'\n", 2, "print"),
+        ("from vllm import LLM\n{% if x %}\n", 2, "not Python 3"),
+        ("from vllm import LLM\n" + "(" * 5000, 2, "nested"),
+        ("from vllm import LLM\n" + "-" * 50000 + "1", 0, "nested"),
+        ("from vllm import LLM\0", 0, "null"),
     ],
 )
 def test_what_is_no_python(text: str, line: int, why: str):

@@ -11,7 +11,7 @@ from typing import NoReturn
 import pytest
 from typer.testing import CliRunner, Result
 
-from dsv4check.cli.main import app
+from dsv4check.cli.main import make_app
 from dsv4check.errors import InputError
 from dsv4check.rehearsal import environment, parent, provision
 from tests.rehearsal.fake_pip import FakePip
@@ -37,7 +37,7 @@ def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
 
 
 def run(*args: str, stdin: str = "") -> Result:
-    return CliRunner().invoke(app, ["rehearse", *args], input=stdin)
+    return CliRunner().invoke(make_app(), ["rehearse", *args], input=stdin)
 
 
 @pytest.mark.usefixtures("child")
