@@ -110,12 +110,13 @@ class _Service:
         if entry_node is not None and not entrypoint:
             # An empty entry point clears the image's: the command is all there is.
             entrypoint, args = args, []
+        env, unknown = self._environment()
         servers = servers_of_container(
             self._context,
             image=image,
             command=entrypoint,
             args=args,
-            env=self._environment(),
+            env=env,
             mounts=self._mounts(),
             gpus=self._devices(),
             place=self._document.span(self._key),
@@ -124,7 +125,7 @@ class _Service:
             Launch(
                 "compose",
                 f"service {self._key.value}",
-                replace(server, notes=(*server.notes, *notes)),
+                replace(server, notes=(*server.notes, *notes), env={**unknown, **server.env}),
                 heads,
                 image=server.image or image,
                 gpus=_number(server.gpus),
@@ -144,8 +145,10 @@ class _Service:
             keys += [key for layer in self._layers if (key := key_of(layer, name)) is not None][:1]
         return tuple(self._document.span(key) for key in keys)
 
-    def _environment(self) -> dict[str, Stated]:
+    def _environment(self) -> tuple[dict[str, Stated], dict[str, Stated]]:
+        """The variables, and those whose value is not known: of them a shell keeps the name."""
         env: dict[str, Stated] = {}
+        unknown: dict[str, Stated] = {}
         for layer in reversed(self._layers):
             files = get(layer, "env_file")
             nodes = items(files) or ([] if files is None else [files])
@@ -155,13 +158,17 @@ class _Service:
                     env.update(env_of_file(path.text, path.span, self._context))
         for layer in reversed(self._layers):
             for name, value in self._pairs(get(layer, "environment")):
-                if value is not None:
+                unknown.pop(name, None)
+                if value is not None and value.open:
+                    env.pop(name, None)
+                    unknown[name] = stated(value)
+                elif value is not None:
                     env[name] = stated(value)
                 elif name in self._variables:
                     env[name] = Stated(self._variables[name], self._document.span(self._key))
                 else:
                     env.pop(name, None)
-        return env
+        return env, unknown
 
     def _pairs(self, node: yaml.Node | None) -> list[tuple[str, FileWord | None]]:
         """``environment`` as names and values; no value for one that is handed on from outside."""

@@ -60,7 +60,8 @@ class _Reader:
         if "extraPodSpec" in by_name:
             around = self._dynamo(by_name, around)
         elif "podTemplate" in by_name:
-            around = replace(around, path=text_of(by_name.get("name")) or around.path, nodes=self._multinode(by_name))
+            path = text_of(by_name.get("name")) or around.path
+            around = replace(around, path=path, nodes=self._multinode(by_name), spread=True)
         elif (lws := by_name.get("leaderWorkerTemplate")) is not None:
             around = replace(around, nodes=self._count(get(lws, "size")) or around.nodes)
         elif "headGroupSpec" in by_name:
@@ -99,7 +100,7 @@ class _Reader:
         """A service of Dynamo's v1alpha1: variables, GPUs and nodes stand beside the pod."""
         envs = tuple(by_name[name] for name in ("envs",) if name in by_name)
         gpus = gpus_of_resources(self._document, by_name.get("resources"))
-        return replace(around, nodes=self._multinode(by_name), gpus=gpus, env=envs)
+        return replace(around, nodes=self._multinode(by_name), gpus=gpus, env=envs, spread=True)
 
     def _multinode(self, by_name: dict[str, yaml.Node]) -> Stated | None:
         return self._count(get(by_name.get("multinode"), "nodeCount"))

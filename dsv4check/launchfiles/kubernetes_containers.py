@@ -12,7 +12,8 @@ import yaml
 from dsv4check.launchfiles.container import servers_of_container
 from dsv4check.launchfiles.expansion import Expanded, stated
 from dsv4check.launchfiles.kubernetes_gpus import gpu_of_pod, gpus_of_resources
-from dsv4check.launchfiles.records import VALUE, Context, FileWord, Launch, Server, Stated
+from dsv4check.launchfiles.multinode import spread
+from dsv4check.launchfiles.records import VALUE, Context, FileWord, Launch, NotUnderstood, Server, Stated
 from dsv4check.launchfiles.shell import servers_of_shell
 from dsv4check.launchfiles.templates import guarded_word, restored
 from dsv4check.launchfiles.text import Span
@@ -20,6 +21,7 @@ from dsv4check.launchfiles.yaml_nodes import Document, get, items, key_of, pairs
 from dsv4check.records import dataclass
 
 _EXPANSION: Final = re.compile(r"\$\$|\$\(([^()]*)\)")
+_COMMAND_IN_ONE: Final = re.compile(r"\s*(?:\S*/)?(?:vllm\s+serve|python\S*\s+-m\s+(?:vllm|dynamo\.vllm)\b)")
 _LONGEST: Final = 1 << 16
 """Characters of a word after expansion: variables made of variables can double with each."""
 _MOST_VALUES: Final = 1 << 16
@@ -40,6 +42,8 @@ class Surroundings:
     """Volumes that stand outside the pod."""
     path: str = ""
     """The key of the part that is being read (a Dynamo service)."""
+    spread: bool = False
+    """True where an operator starts the command on all nodes and adds what it needs for that."""
 
 
 def variables_of(document: Document, *lists: yaml.Node | None) -> dict[str, FileWord]:
@@ -127,7 +131,7 @@ def container_launches(
 ) -> list[Launch]:
     """The launches of one container."""
     known = variables_of(document, *around.env, get(container, "env"), get(container, "envs"))
-    env = {name: stated(word) for name, word in known.items()}
+    env = {name: stated(word) for name, word in known.items() if not word.open}
     image = document.stated(get(container, "image"))
     mounts = mounts_of(container, get(pod, "volumes"), *around.volumes)
     heads = heads_of(document, container, "image", "command", "args")
@@ -145,13 +149,21 @@ def container_launches(
             context, image=image, command=command, args=args, env=env, mounts=mounts, place=place
         )
     if not servers:
+        first = next(iter(document.words(command_node)), None)
+        if first is not None and _COMMAND_IN_ONE.match(first.text):
+            why = "the first item of `command` is the name of a program, blanks and all: write each word as an item"
+            context.problems.append(NotUnderstood(context.line(first.span.start), why))
         return []
-    servers = [restored(server) for server in servers]
+    # A shell keeps the name of a variable whose value is not known: its text is not what the process gets.
+    unknown = {name: stated(word) for name, word in known.items() if word.open}
+    servers = [restored(replace(server, env={**unknown, **server.env})) for server in servers]
     gpu, notes = gpu_of_pod(document, pod)
     gpus = gpus_of_resources(document, get(container, "resources")) or around.gpus
     name = text_of(get(container, "name"))
     parts = (around.label, around.path, f"container {name}" if name else "")
     label = " ".join(part for part in parts if part)
+    if around.spread:
+        servers = [spread(server, around.nodes, gpus) for server in servers]
     return [
         Launch(
             "kubernetes",

@@ -30,9 +30,13 @@ from dsv4check.launchfiles.settings_nodes import (
 from dsv4check.launchfiles.yaml_nodes import Document, get, items, key_of, pairs, text_of
 
 FORMAT: Final = "llm-d"
-_TEXTS: Final = ("extra-args", "extraArgs", "extra_args", "args", "vllmArgs", "vllm_args")
+_TEXTS: Final = ("extra-args", "extraArgs", "extra_args", "args", "vllmArgs", "vllm_args", "serve_args", "serve-args")
+_DEPLOYED: Final = ("parallelism", "replicas", "tp")
+"""Keys of a role; a benchmark's workload has none of them and calls its arguments ``serve_args``."""
+_ROLES: Final = ("prefill", "decode")
 _SIZES: Final = {
     "tensor": "--tensor-parallel-size",
+    "tp": "--tensor-parallel-size",
     "pipeline": "--pipeline-parallel-size",
     "data": "--data-parallel-size",
     "dataLocal": "--data-parallel-size-local",
@@ -116,7 +120,8 @@ def _accelerator(document: Document, role: yaml.Node) -> Stated | None:
 def role_values_launches(document: Document, context: Context) -> list[Launch] | None:
     """Settings by role, with ``model`` for all of them."""
     root = document.root
-    if get(root, "apiVersion") is not None:
+    # Settings of the roles may stand below those of the endpoint picker, which is no object of a cluster.
+    if get(root, "apiVersion") is not None and text_of(get(root, "kind")) != "EndpointPickerConfig":
         return None
     found = [launch for key, role in pairs(root) if (launch := _of_role(document, key, role)) is not None]
     return found or None
@@ -126,9 +131,12 @@ def _of_role(document: Document, key: yaml.ScalarNode, role: yaml.Node) -> Launc
     root = document.root
     text = next((name for name in _TEXTS if get(role, name) is not None), None)
     model = document.word(get(role, "model"), VALUE) or document.word(get(root, "model"), VALUE)
-    if text is None or model is None or not any(get(role, name) is not None for name in ("parallelism", "replicas")):
+    if text is None or not (text.startswith("serve") or any(get(role, name) is not None for name in _DEPLOYED)):
         return None
-    words = [model, *_sizes(document, role, least=1)]
+    if model is None and key.value not in _ROLES:
+        return None
+    # Without a model it is chosen when the launch is made; the flags can be looked at all the same.
+    words = [*([] if model is None else [model]), *_sizes(document, role, least=1)]
     for name, value in pairs(role):
         spelled = flag_of_key(name.value) if name.value not in _TEXTS and name.value != "model" else None
         if spelled is not None and "-" in name.value:
@@ -153,8 +161,8 @@ def _of_role(document: Document, key: yaml.ScalarNode, role: yaml.Node) -> Launc
         Server(("vllm", "serve"), tuple(words), place, env=env, image=image),
         (place,) if head is None else (place, document.span(head)),
         image=image,
-        gpu=_of_either(document, role, "accelerator"),
-        gpus=_of_either(document, role, "lws", "gpusPerNode"),
+        gpu=_of_either(document, role, "accelerator") or document.stated(get(root, "gpu")),
+        gpus=_of_either(document, role, "lws", "gpusPerNode") or document.stated(get(root, "num_gpus")),
         nodes=_of_either(document, role, "lws", "size"),
     )
 
@@ -175,7 +183,10 @@ def _flag(document: Document, key: yaml.ScalarNode, value: yaml.Node, spelled: s
 def _sizes(document: Document, role: yaml.Node, *, least: int) -> list[FileWord]:
     """The flags of ``parallelism``, from ``least`` on."""
     words: list[FileWord] = []
-    for key, value in pairs(get(role, "parallelism")):
+    sizes = pairs(get(role, "parallelism"))
+    if not sizes:
+        sizes = [(key, value) for key, value in pairs(role) if key.value == "tp"]
+    for key, value in sizes:
         word = document.word(value, VALUE)
         if key.value in _SIZES and word is not None and not (word.text.isdigit() and int(word.text[:9]) < least):
             words += (flag(document, _SIZES[key.value], key), word)

@@ -20,7 +20,9 @@ from dsv4check.launchfiles.yaml_nodes import Document, get, items, key_of, pairs
 
 MAX_LAUNCHES: Final = 64
 """Of one recipe: variants, strategies and kinds of hardware multiply."""
-_FENCE: Final = re.compile(r"^[ \t]*```(?:bash|sh|shell|console)?[ \t]*\n(.*?)^[ \t]*```", re.MULTILINE | re.DOTALL)
+# Of any language: the closing mark of one block looks like the opening one of a block without a language.
+_FENCE: Final = re.compile(r"^[ \t]*```([^`\n]*)\n(.*?)^[ \t]*```[ \t]*$", re.MULTILINE | re.DOTALL)
+_SHELLS: Final = frozenset(("", "bash", "sh", "shell", "console"))
 _GPUS: Final = "{gpu_count}"
 _ROLES: Final = ("prefill", "decode")
 
@@ -36,7 +38,9 @@ def recipe_launches(document: Document, context: Context) -> list[Launch] | None
     if guide is not None:
         text = document.located(guide)
         for fence in _FENCE.finditer(text.text):
-            for server in servers_of_shell(text.part(*fence.span(1)), {}, context):
+            if fence[1].strip().lower() not in _SHELLS:
+                continue
+            for server in servers_of_shell(text.part(*fence.span(2)), {}, context):
                 name = f"guide line {context.line(server.place.start)}"
                 found.append(Launch("recipe", name, server, image=server.image))
     return found

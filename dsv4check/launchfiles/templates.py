@@ -10,10 +10,12 @@ import re
 from dataclasses import replace
 from typing import Final
 
-from dsv4check.launchfiles.records import FileWord, Server, Stated
+from dsv4check.launchfiles.records import ITEM, VALUE, FileWord, Launch, Server, Stated
 from dsv4check.launchfiles.text import Located
 
 _TEMPLATE: Final = re.compile(r"(\$?)(\{\{[^{}]{0,300}\}\})")
+_VARIABLE: Final = re.compile(r"\$\{[A-Za-z_]\w*[^{}]{0,200}\}")
+_PLACEHOLDER: Final = re.compile(r"(?:^|(?<==))<(?:[A-Z][A-Z0-9_ /-]*|(?:your|path|model|insert)\b[^<>]{0,80})>$")
 _HIDE: Final = {ord(blank): hidden for blank, hidden in zip(" \t\r\n", "\ue000\ue001\ue002\ue003", strict=True)}
 """Characters that no file holds in place of blanks."""
 _SHOW: Final = {ord(hidden): blank for blank, hidden in zip(" \t\r\n", "\ue000\ue001\ue002\ue003", strict=True)}
@@ -96,3 +98,23 @@ def _restored(word: FileWord) -> FileWord:
         open=tuple(dict.fromkeys(unknown)),
         offsets=(*offsets, *word.offsets[at:]) if known else (),
     )
+
+
+def with_placeholders(launch: Launch) -> Launch:
+    """A launch with ``${NAME}`` and ``<NAME>`` in its words as open: something fills them in before it starts.
+
+    Words of shell text were read as the shell reads them, and a compose file's as compose does.
+    """
+    if launch.format == "compose":
+        return launch
+    words = tuple(map(_opened, launch.server.words))
+    if words == launch.server.words:
+        return launch
+    return replace(launch, server=replace(launch.server, words=words))
+
+
+def _opened(word: FileWord) -> FileWord:
+    if word.slot not in (ITEM, VALUE) or ("$" not in word.text and "<" not in word.text):
+        return word
+    found = [*_VARIABLE.findall(word.text), *_PLACEHOLDER.findall(word.text)]
+    return replace(word, open=tuple(dict.fromkeys((*word.open, *found)))) if found else word

@@ -17,6 +17,7 @@ from dsv4check.launchfiles.expansion import split_words, stated
 from dsv4check.launchfiles.kubernetes import kubernetes_launches
 from dsv4check.launchfiles.kubernetes_containers import heads_of, variables_of
 from dsv4check.launchfiles.records import Context, FileWord, Launch, Server, Stated
+from dsv4check.launchfiles.templates import with_placeholders
 from dsv4check.launchfiles.text import Located
 from dsv4check.launchfiles.text_servers import text_servers
 from dsv4check.launchfiles.yaml_nodes import Document, get, pairs, text_of, yaml_documents
@@ -46,7 +47,7 @@ def yaml_launches(context: Context, text: Located | None = None) -> tuple[str, l
             launches = recogniser(document, context)
             if launches is not None:
                 known = known or (launches[0].format if launches else name)
-                found += launches
+                found += map(with_placeholders, launches)
                 break
         found += embedded_launches(document, context)
     return (found[0].format if found else known), found

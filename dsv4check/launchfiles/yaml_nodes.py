@@ -21,7 +21,8 @@ from dsv4check.records import dataclass, field
 MAX_DOCUMENTS: Final = 2_000
 _MAX_MERGES: Final = 20
 _MARKER: Final = re.compile(r"^(?:---|\.\.\.)(?=[ \t\r\n]|\Z)", re.MULTILINE)
-_NOTHING: Final = re.compile(r"(?:---|\.\.\.)?(?:[ \t\r\n]|#[^\n]*|^%[^\n]*)*", re.MULTILINE)
+# Possessive: a comment of several `#` can be cut in many ways, which would all be tried.
+_NOTHING: Final = re.compile(r"(?:---|\.\.\.)?(?:[ \t\r\n]++|#[^\n]*+|^%[^\n]*+)*+", re.MULTILINE)
 _MOUSTACHE: Final = re.compile(r"\$?\{\{[^{}]{0,300}\}\}")
 _NULL: Final = frozenset(("", "~", "null", "Null", "NULL"))
 
