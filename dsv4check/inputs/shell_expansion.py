@@ -102,6 +102,8 @@ class Expander:
                 elif value:
                     pieces[-1].join(Piece.of(value[0]))
                     pieces.extend(Piece.of(word) for word in value[1:])
+                else:
+                    pieces[-1].vanished = True
             elif char == "`" or text.startswith("$(", self._at):
                 self._substitution(pieces[-1])
                 others += 1

@@ -109,6 +109,8 @@ class Piece:
     open: list[str] = field(default_factory=list)
     ready: Word | None = None
     """An element of an array, when the piece is that and nothing else."""
+    vanished: bool = False
+    """True where an array without elements stood."""
 
     def add(self, text: str, offsets: Sequence[int]) -> None:
         """Put characters behind it."""

@@ -174,7 +174,7 @@ class Lexer(Expander):
         text, end, start = self._text, len(self._text), self._at
         offsets = self._offsets
         piece = Piece()
-        plain, quoted, pure, solid, expansions = 0, False, True, False, 0
+        plain, quoted, pure, solid, vanished, expansions = 0, False, True, False, False, 0
 
         def finish() -> Word:
             if piece.ready is not None:
@@ -211,9 +211,12 @@ class Lexer(Expander):
                 piece.add(content, [offsets[self._at]] * len(content))
                 self._at = match.end()
             elif char == '"' or text.startswith('$"', self._at):
-                quoted, solid = True, True
+                quoted = True
                 self._at += char == "$"
                 pieces, only = self._double_quoted()
+                # An empty array leaves no word behind, whatever quotes it stands in.
+                solid = solid or bool(pieces[0].text) or not pieces[0].vanished
+                vanished = vanished or pieces[0].vanished
                 pure = pure and only
                 expansions += 1
                 piece.join(pieces[0])
@@ -245,7 +248,8 @@ class Lexer(Expander):
                 if not quoted:
                     plain += stop - self._at
                 self._at = stop
-        yield finish()
+        if solid or piece.text or piece.ready is not None or not vanished:
+            yield finish()
 
     def _written(self, start: int, stop: int) -> tuple[int, int]:
         """Where the text from ``start`` to ``stop`` stands; without the values that were put into it from elsewhere."""

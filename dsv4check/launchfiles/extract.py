@@ -37,6 +37,7 @@ def extract(context: Context) -> Extraction:
         why = "a template: render it first (`helm template ... | dsv4check gate -`)"
         return Extraction(name, (), (NotUnderstood(0, why, skipped=True),))
     problems = tuple(dict.fromkeys(context.problems))
+    launches += context.found
     return Extraction(name, tuple(launches), problems)
 
 

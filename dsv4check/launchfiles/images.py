@@ -12,7 +12,8 @@ from typing import Final
 
 _OFFICIAL: Final = re.compile(r"(?:^|/)vllm-openai(?:-[a-z0-9]+)*$")
 _RELEASE_TAG: Final = re.compile(r"^v?\d+\.\d+\.\d+(?:\.?(?:rc|post|dev)\d+)*(?:[-_+].*)?$")
-_MOVING_TAG: Final = re.compile(r"^(?:latest|nightly)(?:-.*)?$")
+_MOVING_TAG: Final = re.compile(r"^(?:latest|nightly)(?:-(?![0-9a-f]{7,40}(?:-|$)).*)?$")
+"""A nightly of one commit does not move: it is some build, and nobody knows between which releases."""
 _OTHERS: Final = ("lmcache/", "llm-d/", "ai-dynamo/")
 """Owners of images that are called like vLLM's and count their own versions."""
 _BUILT_ON_RELEASES: Final = ("lmcache/vllm-openai", "ai-dynamo/vllm-runtime", "rayproject/ray-llm")

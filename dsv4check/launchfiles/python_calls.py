@@ -174,6 +174,7 @@ class _Reader:
         command = command or next((keyword.value for keyword in node.keywords if keyword.arg == "args"), None)
         if command is None:
             return []
+        command = _joined(command, self._module) or command
         split = _split_text(command, self._module)
         listed = None if split is not None else elements(command, scope, self._module)
         if listed is not None:
@@ -199,6 +200,16 @@ class _Reader:
             text, span, offsets = literal_text(known, part, self._module)
             words.append(FileWord(text, span, ITEM, known.open, offsets))
         return [_with(server, (), notes) for server in servers_of_argv(words, env, self._context)]
+
+
+def _joined(node: ast.expr, module: Module) -> ast.expr | None:
+    """The list in ``" ".join(command)`` or ``shlex.join(command)``, which a shell takes apart again."""
+    if not isinstance(node, ast.Call) or len(node.args) != 1 or not isinstance(node.func, ast.Attribute):
+        return None
+    blank = isinstance(node.func.value, ast.Constant) and node.func.value.value == " "
+    if node.func.attr != "join" or not (blank or module.full_name(node.func) == "shlex.join"):
+        return None
+    return node.args[0]
 
 
 def _split_text(node: ast.expr, module: Module) -> ast.expr | None:

@@ -7,11 +7,19 @@ from collections.abc import Callable, Iterator
 from pathlib import PurePosixPath
 from typing import Final
 
-from dsv4check.launchfiles.text import Located, SourceText
+from dsv4check.launchfiles.records import Stated
+from dsv4check.launchfiles.text import Located, SourceText, Span
 
 _MAKE_NAMES: Final = frozenset(("makefile", "gnumakefile"))
 _JUST_NAMES: Final = frozenset(("justfile", ".justfile"))
-_MAKE_VALUE: Final = re.compile(r"\$\$")
+_MAKE_VALUE: Final = re.compile(r"\$\$|\$\((?P<name>[A-Za-z_]\w*)\)")
+_MAKE_SET: Final = re.compile(
+    r"^(?P<export>export[ \t]+)?(?:override[ \t]+)?(?P<name>[A-Za-z_]\w*)[ \t]*(?P<how>::?:?|\?|\+)?="
+    r"[ \t]*(?P<value>[^#\r\n]*)",
+    re.MULTILINE,
+)
+_MAKE_USE: Final = re.compile(r"\$[({](?P<name>[A-Za-z_]\w*)[)}]")
+_LONGEST: Final = 10_000
 _JUST_VALUE: Final = re.compile(r"\{\{(?!\{)\s*(?P<name>[A-Za-z_][\w-]*)?(?P<rest>[^{}\n]*)\}\}")
 _INLINE: Final = re.compile(r"[^\s#=:][^#=:\n]*::?(?!=)[^=;\n]*;[ \t]*")
 _PROCESS: Final = re.compile(r"[\w.-]+:[ \t]*")
@@ -33,11 +41,36 @@ def recipe_texts(source: SourceText) -> list[Located]:
     match recipe_kind(source.path):
         case "make":
             together = re.search(r"^\.ONESHELL\b", source.text, re.MULTILINE) is not None
-            return [_replaced(text, _MAKE_VALUE, lambda _m: "$") for text in _commands(source, "\t", together)]
+            return [_replaced(text, _MAKE_VALUE, _make_value) for text in _commands(source, "\t", together)]
         case "just":
             return [_replaced(text, _JUST_VALUE, _just_value) for text in _commands(source, " \t", False)]
         case _:
             return list(_processes(source))
+
+
+def recipe_variables(source: SourceText) -> tuple[dict[str, str], dict[str, Stated]]:
+    """What a Makefile sets: all its variables, and those that its recipes get as environment."""
+    values: dict[str, str] = {}
+    exported: dict[str, Stated] = {}
+    if recipe_kind(source.path) != "make":
+        return values, exported
+    for match in _MAKE_SET.finditer(source.text):
+        name, text = match["name"], match["value"].rstrip()
+        if text.endswith("\\"):
+            # Goes on on the next line: not a plain value.
+            continue
+        value = _MAKE_USE.sub(lambda use: values.get(use["name"], use.group()), text).replace("$$", "$")[:_LONGEST]
+        if match["how"] == "+" and name in values:
+            value = f"{values[name]} {value}"[:_LONGEST]
+        values[name] = value
+        if match["export"]:
+            exported[name] = Stated(value, Span(match.start("value"), match.start("value") + len(text)))
+    return values, exported
+
+
+def _make_value(match: re.Match[str]) -> str:
+    """``$$`` is the shell's dollar, ``$(NAME)`` one of make's own variables."""
+    return f"${{{match['name']}}}" if match["name"] else "$"
 
 
 def _just_value(match: re.Match[str]) -> str:

@@ -135,6 +135,8 @@ class Context:
     neighbour: Neighbour = lambda _path: None
     problems: list[NotUnderstood] = field(default_factory=list)
     """Collects what could not be understood."""
+    found: list[Launch] = field(default_factory=list)
+    """Collects launches in manifests inside the text (here-documents)."""
 
     def line(self, offset: int) -> int:
         """Line of an offset."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import replace
@@ -12,7 +13,7 @@ from dsv4check.inputs.shell_commands import Script, Segment, simple_commands
 from dsv4check.inputs.shell_values import Value, Word
 from dsv4check.inputs.shell_words import Lexer, ShellTextError
 from dsv4check.launchfiles.argv import MAX_DEPTH, SHELLS, may_start, servers_of_argv
-from dsv4check.launchfiles.recipe_lines import recipe_kind, recipe_texts
+from dsv4check.launchfiles.recipe_lines import recipe_kind, recipe_texts, recipe_variables
 from dsv4check.launchfiles.records import SHELL, Context, FileWord, Launch, NotUnderstood, Server, Stated
 from dsv4check.launchfiles.slurm import job_of
 from dsv4check.launchfiles.text import Located, SourceText, Span
@@ -24,6 +25,7 @@ _PRINTING: Final = frozenset(("cat", "echo", "printf"))
 _READERS: Final = frozenset((":", "read", "git", "mail", "python", "python3", "psql", "grep", "true"))
 """Programs for which it is no script of a shell."""
 _NO_SCRIPT: Final = (".md", ".txt", ".rst", ".html", ".py", ".json", ".yaml", ".yml", ".toml", ".ini", ".cfg", ".conf")
+_MANIFEST: Final = re.compile(r"^(?:apiVersion|services|kind):", re.MULTILINE)
 _LONGEST_LINE: Final = 20
 _MOST_NOTES: Final = 50
 
@@ -32,7 +34,9 @@ def shell_launches(context: Context) -> list[Launch]:
     """The launches of a file that is a shell script, or whose recipes are shell text."""
     source = context.source
     if recipe_kind(source.path):
-        servers = [server for text in recipe_texts(source) for server in servers_of_shell(text, {}, context)]
+        values, env = recipe_variables(source)
+        inner = replace(context, variables={**values, **context.variables})
+        servers = [server for text in recipe_texts(source) for server in servers_of_shell(text, env, inner)]
         return [Launch("shell", _name(server, context), server, image=server.image) for server in servers]
     servers = servers_of_shell(Located.verbatim(source), {}, context)
     job = job_of(source)
@@ -156,7 +160,15 @@ def _of_documents(lexer: Lexer, line: list[Segment], context: Context, depth: in
     """The servers in here-documents that are scripts: written to a file, or read by a shell."""
     found: list[Server] = []
     for document in lexer.here_documents:
-        if "vllm" not in document.text or not is_script(line):
+        if "vllm" not in document.text:
+            continue
+        if _MANIFEST.search(document.text):
+            from dsv4check.launchfiles.yaml_launches import yaml_launches
+
+            # `kubectl apply -f - <<EOF`, `cat > compose.yaml <<EOF`
+            context.found.extend(yaml_launches(context, Located(document.text, document.offsets))[1])
+            continue
+        if not is_script(line):
             continue
         problems = len(context.problems)
         text = Located(document.text, document.offsets)

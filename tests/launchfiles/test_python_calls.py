@@ -160,3 +160,17 @@ def test_other_modules(text: str):
 def test_garbled_modules_are_read_without_an_error(text: str):
     context = context_of(text)
     check_places(context, python_launches(context))
+
+
+@pytest.mark.parametrize("how", ['" ".join(cmd)', "shlex.join(cmd)"])
+def test_a_list_that_is_joined_for_a_shell(how: str):
+    text = (
+        "import shlex, subprocess\n"
+        'MODEL = "a/b"\n'
+        "def serve():\n"
+        '    cmd = ["vllm", "serve", MODEL, "--port", str(8000)]\n'
+        '    cmd += ["--seed", "1"]\n'
+        f"    subprocess.Popen({how}, shell=True)\n"
+    )
+    (launch,) = python_launches(context_of(text))
+    assert texts(launch) == ["a/b", "--port", "8000", "--seed", "1"]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from dsv4check.launchfiles.extract import extract
 from dsv4check.launchfiles.records import Context, Launch
+from dsv4check.launchfiles.text import SourceText
 from tests.launchfiles.mutations import mutated
 from tests.launchfiles.reading import check_places, context_of, env, texts, word, written
 
@@ -284,8 +285,8 @@ def test_recipes() -> None:
         "M ?= x\nserve: deps\n\t@echo 'vllm serve'\n\t-A=$$B vllm serve $(M) \\\n\t  -tp $$TP\n\nall: ; vllm serve N\n"
     )
     context, launches = read(make, "Makefile")
-    assert [texts(launch) for launch in launches] == [["$(M)", "-tp", "$TP"], ["N"]]
-    assert launches[0].server.words[0].open == ("$(M)",)
+    assert [texts(launch) for launch in launches] == [["x", "-tp", "$TP"], ["N"]]
+    assert launches[0].server.words[0].open == ()
     assert [written(context, item) for item in launches[0].server.words] == ["$(M)", "-tp", "$$TP"]
     assert words("web: vllm serve M -tp 8\nworker: python x.py\n", "Procfile") == [["M", "-tp", "8"]]
     just = "serve tp='8':\n    @vllm serve {{ m }} -tp {{tp}}\nrun:\n  #!/bin/bash\n  A=1\n  vllm serve $A\n"
@@ -328,3 +329,34 @@ def test_a_garbled_script_never_raises(text: str) -> None:
 )
 def test_random_text_never_raises(parts: list[str]) -> None:
     read("".join(parts))
+
+
+def test_manifests_in_here_documents() -> None:
+    text = (
+        "kubectl apply -f - <<EOF\napiVersion: v1\nkind: Pod\nmetadata: {name: x}\nspec:\n  containers:\n"
+        "  - image: vllm/vllm-openai:v0.24.0\n    args: [a/b, -tp, '8']\nEOF\nvllm serve c/d\n"
+    )
+    context = Context(SourceText("apply.sh", text))
+    found = extract(context).launches
+    assert [launch.format for launch in found] == ["shell", "kubernetes"]
+    inner = found[1].server
+    assert [word.text for word in inner.words] == ["a/b", "-tp", "8"]
+    assert context.source.place(inner.words[0].span.start) == (8, 12)
+
+
+def test_variables_of_a_makefile() -> None:
+    text = (
+        "MODEL := a/$(NAME)\nNAME = b\nTP ?= 8   # all\nexport VLLM_PORT=5\nLATER := $(NAME)\n"
+        "serve:\n\tvllm serve $(LATER) -tp $(TP) --port $$PORT --x $(shell date)\n"
+    )
+    context = Context(SourceText("Makefile", text))
+    (launch,) = extract(context).launches
+    assert [word.text for word in launch.server.words] == ["b", "-tp", "8", "--port", "$PORT", "--x", "$(shell date)"]
+    assert launch.server.words[4].open == ("$PORT",)
+    assert {name: item.value for name, item in launch.server.env.items()} == {"VLLM_PORT": "5"}
+
+
+def test_an_empty_array_leaves_no_word() -> None:
+    text = 'A=()\nvllm serve a/b "${A[@]}" -tp 4 "" x"${A[@]}"y "${A[@]}"\n'
+    (launch,) = extract(Context(SourceText("a.sh", text))).launches
+    assert [word.text for word in launch.server.words] == ["a/b", "-tp", "4", "", "xy"]
