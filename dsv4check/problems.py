@@ -45,7 +45,8 @@ class Origin:
     """Where a value was said, so that a finding can point at it."""
 
     kind: str
-    """``flag``, ``yaml``, ``env``, ``stdin``, ``file``, ``default``, ``model``, ``catalogue``, ``nvml``, ``option``."""
+    """``flag``, ``yaml``, ``env``, ``stdin``, ``file``, ``default``, ``model``, ``catalogue``, ``nvml``, ``option``;
+    for the gate ``word``, whose line is the word's number."""
     text: str = ""
     """The flag token, file path, variable name or release the value came from."""
     line: int | None = None

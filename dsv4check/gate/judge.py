@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -17,7 +17,7 @@ from dsv4check.gate.places import Places, masked_words, origin_of
 from dsv4check.gate.records import GateFinding, LaunchResult
 from dsv4check.gate.settings import Facts
 from dsv4check.gate.unknowns import Unknowns, unknowns_of
-from dsv4check.gate.variants import Variants
+from dsv4check.gate.variants import Answer, Variants
 from dsv4check.inputs.command import format_command
 from dsv4check.inputs.flags.parser import parse_flags
 from dsv4check.inputs.model_config import OtherModelError
@@ -28,9 +28,10 @@ from dsv4check.launchfiles.records import Context, FileWord, Launch, Server, Sta
 from dsv4check.records import dataclass, field
 from dsv4check.releases.flag_table import load_flag_table
 from dsv4check.report.masking import masked_command
-from dsv4check.report.model import Finding, Report
+from dsv4check.report.model import Finding
 from dsv4check.request import Request
 
+_MOST_ANSWERS: Final = 2000
 _CONFIG_NOT_READ: Final = "FL014"
 """The rule about a --config file that is not at hand: here an open question, not a finding."""
 
@@ -53,6 +54,8 @@ class Judge:
     rules: tuple[Rule, ...]
     options: Facts = field(default_factory=Facts)
     fixes: bool = True
+    answers: dict[Hashable, Answer] = field(default_factory=dict)
+    """Those of commands that were met before: a tree has many copies of few."""
 
     def judge(
         self, launch: Launch, context: Context, configured: Facts, comment: Mapping[str, Stated], skip: str = ""
@@ -79,7 +82,7 @@ class _Case:
         self._known = FactFinder(context.source, judge.options, configured).known(launch, comment)
         self._comment = comment
         self._notes += [*launch.server.notes, *self._known.notes]
-        self._tokens = tuple(Token(word.text, origin_of(context.source, word)) for word in self._server.words)
+        self._tokens = tuple(Token(word.text, origin_of(word, index)) for index, word in enumerate(self._server.words))
         program = self._server.program if self._server.entrypoint in ("serve", "api_server") else ()
         self._program = program
         self._entrypoint = "serve" if self._server.entrypoint == "serve" else "api_server"
@@ -160,11 +163,40 @@ class _Case:
         )
 
     def _checked(self, model: ModelChoice, flags: ServeFlags, unknowns: Unknowns) -> Judged:
+        return self._merged(model, flags, unknowns, self._answer(model, unknowns))
+
+    def _answer(self, model: ModelChoice, unknowns: Unknowns) -> Answer:
+        """What the checker says of the command; of one that was met before, what it said then."""
         variants = Variants(
             self._command, unknowns.variants, lambda command: self._request(command, model), self._judge.rules
         )
-        first, common = variants.answer(fixes=self._judge.fixes)
-        return self._merged(model, flags, unknowns, first, common)
+        key = self._key(model)
+        if key is None:
+            return variants.answer(fixes=self._judge.fixes)
+        answers = self._judge.answers
+        if key not in answers:
+            if len(answers) >= _MOST_ANSWERS:
+                answers.clear()
+            answers[key] = variants.answer(fixes=self._judge.fixes)
+        return answers[key]
+
+    def _key(self, model: ModelChoice) -> Hashable:
+        """Everything an answer depends on; None where it depends on another file."""
+        words = self._server.words
+        if any(word.text.startswith("--conf") for word in words):
+            return None
+        request = self._request(self._command, model)
+        return (
+            self._command.program,
+            self._entrypoint,
+            tuple((word.text, word.open) for word in words),
+            tuple(sorted(self._command.env.items())),
+            tuple(sorted(request.env.items())),
+            tuple(sorted(request.packages.items())),
+            (request.vllm.version, request.vllm.kind, request.vllm.release, request.vllm.note),
+            request.hardware,
+            (model.name, model.config_like, model.model_config),
+        )
 
     def _request(self, command: Command, model: ModelChoice) -> Request:
         configured, options = self._configured, self._judge.options
@@ -193,13 +225,11 @@ class _Case:
             raise NotAtHandError(path)
         return content
 
-    def _merged(
-        self, model: ModelChoice, flags: ServeFlags, unknowns: Unknowns, first: Report, rules: set[str]
-    ) -> Judged:
-        """What all variants have in common, placed in the file; ``rules`` are those that fired on all of them."""
-        common = [item for item in first.findings if item.rule in rules]
-        open_questions = [*first.not_evaluated]
-        parted = [item for item in first.findings if item not in common and item.severity is not Severity.NOTE]
+    def _merged(self, model: ModelChoice, flags: ServeFlags, unknowns: Unknowns, answer: Answer) -> Judged:
+        """What all variants have in common, placed in the file."""
+        common = [item for item in answer.findings if item.rule in answer.common]
+        open_questions = [*answer.not_evaluated]
+        parted = [item for item in answer.findings if item not in common and item.severity is not Severity.NOTE]
         if parted:
             open_questions.append(depends_on_values(parted, "; ".join(unknowns.tried)))
         further = [*unknowns.further]
@@ -219,7 +249,7 @@ class _Case:
         if unknowns.tried:
             tried = "; ".join(unknowns.tried)
             self._notes.append(f"not stated here, only what holds for every value tried is said: {tried}")
-        self._notes += first.notes
+        self._notes += answer.notes
         self._notes += _engine_note(self._server)
         result = self._result(model.name, verdict, findings=findings, not_evaluated=tuple(open_questions))
         return Judged(result, self._server.words, self._tokens)

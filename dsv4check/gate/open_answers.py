@@ -25,7 +25,7 @@ def depends_on_flags(findings: Iterable[Finding], further: Sequence[str]) -> Not
 
 def may_be_settled(finding: Finding, flags: ServeFlags, places: Places) -> bool:
     """True for a finding that a further flag could remove: about something that is not written."""
-    if finding.location is None or finding.location.kind not in ("file", "env", "yaml"):
+    if finding.location is None or finding.location.kind not in ("word", "env", "yaml"):
         return True
     if places.region(finding.location) == places.start:
         return True

@@ -21,10 +21,12 @@ def region_of(source: SourceText, span: Span, token: str = "") -> Region:
     return Region(line, column, end_line, end_column, token)
 
 
-def origin_of(source: SourceText, word: FileWord) -> Origin:
-    """The origin of a word that the checker is given."""
-    line, column = source.place(word.span.start)
-    return Origin("file", word.text, line, column)
+def origin_of(word: FileWord, index: int) -> Origin:
+    """The origin of a word that the checker is given: its number.
+
+    Not its line: the same command elsewhere then gets the same answer, which need not be worked out again.
+    """
+    return Origin("word", word.text, index + 1)
 
 
 class Places:
@@ -33,9 +35,7 @@ class Places:
     def __init__(self, source: SourceText, launch: Launch, masked: Mapping[int, str]) -> None:
         self._source = source
         self._launch = launch
-        self._words: dict[tuple[int, int], tuple[FileWord, str]] = {}
-        for index, word in enumerate(launch.server.words):
-            self._words.setdefault(source.place(word.span.start), (word, masked.get(index, word.text)))
+        self._masked = masked
 
     @property
     def start(self) -> Region:
@@ -50,10 +50,10 @@ class Places:
             stated = self._launch.server.env.get(origin.text)
             if stated is not None and stated.span.stop > stated.span.start:
                 return region_of(self._source, stated.span, origin.text)
-        if origin.kind == "file" and origin.line is not None and origin.column is not None:
-            found = self._words.get((origin.line, origin.column))
-            if found is not None:
-                return region_of(self._source, found[0].span, found[1])
+        words = self._launch.server.words
+        if origin.kind == "word" and origin.line is not None and origin.line <= len(words):
+            word = words[origin.line - 1]
+            return region_of(self._source, word.span, self._masked.get(origin.line - 1, word.text))
         if origin.kind == "yaml" and origin.line is not None and self._launch.config_file:
             column = origin.column or 1
             lines = self._source.text.split("\n")

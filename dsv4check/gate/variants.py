@@ -12,12 +12,26 @@ from dsv4check.engine.rule import Rule, Severity
 from dsv4check.errors import InputError
 from dsv4check.inputs.command import format_command
 from dsv4check.launchfiles.records import FileWord
+from dsv4check.records import dataclass
 from dsv4check.report.masking import masked_command
 from dsv4check.report.model import Finding, Fix, Report
 from dsv4check.request import Request
+from dsv4check.resolution import NotEvaluated
 
 Variant = Sequence[FileWord | None]
 """The command's words with a value in place of every unknown one; None leaves the word out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the checker says of a command."""
+
+    findings: tuple[Finding, ...]
+    """Those of the first variant."""
+    common: frozenset[str]
+    """The rules that fire on every variant."""
+    not_evaluated: tuple[NotEvaluated, ...]
+    notes: tuple[str, ...]
 
 
 class Variants:
@@ -35,11 +49,8 @@ class Variants:
         self._request = request
         self._rules = rules
 
-    def answer(self, *, fixes: bool) -> tuple[Report, set[str]]:
-        """The report of the first variant, and the rules that fire on all of them.
-
-        A variant that makes no launch is passed over. Raises InputError when none does.
-        """
+    def answer(self, *, fixes: bool) -> Answer:
+        """Check all variants; one that makes no launch is passed over. Raises InputError when none does."""
         single = len(self._variants) == 1
         # With several variants fixes are only looked for once it is known what they have in common.
         first, *others = list(self._reports(fixes=fixes and single))
@@ -49,7 +60,7 @@ class Variants:
             first = next(iter(self._reports(fixes=True)))
         if not self._settled:
             first = replace(first, findings=tuple(self._with_own_words(item) for item in first.findings))
-        return first, common
+        return Answer(first.findings, frozenset(common), first.not_evaluated, first.notes)
 
     @property
     def _settled(self) -> bool:

@@ -20,6 +20,7 @@ from dsv4check.problems import Origin, Problem, Stage
 from dsv4check.releases.facts import ReleaseFacts
 from dsv4check.resolution import Parallelism
 from dsv4check.resolve.flag_values import integer, where
+from dsv4check.resolve.late_data import LateData
 
 _GIB: Final = 1 << 30
 _UNLIKELY: Final = 0.02
@@ -33,6 +34,8 @@ _FIXED: Final = ("num_gpu_blocks_override", "kv_cache_memory_bytes")
 _LENGTH_STEP: Final = 1024
 _MUCH_PADDING: Final = 1.1
 """Factor from which on the padding of experts is worth a word."""
+_REMEDIES: Final = ("fit_length", "fit_tokens", "fit_utilization", "both_tokens", "both_length")
+"""What :func:`_remedies` works out: most of the work on a launch that does not fit, and only fixes need it."""
 _MISLEADING: Final = 2.0
 """Factor between the log's token count and the longest request from which on it is worth a word."""
 
@@ -119,13 +122,14 @@ def _cache(deployment: Deployment, facts: ReleaseFacts, memory: Memory, decided:
     if plan is None or length is None or tokens is None or memory.fits is True:
         return None
     need = requests.needed_bytes(plan, memory.stage, length, tokens)
-    data |= _remedies(deployment, facts, memory, decided) | {"need_gib": _gib(need)}
+    share = (cache.high - need) / max(cache.high - cache.low, 1)
+    data |= {"need_gib": _gib(need), "share": round(100 * share)}
+    told = LateData(data, _REMEDIES, lambda: _remedies(deployment, facts, memory, decided))
     if memory.fits is False:
         error = f"To serve at least one request with the model's max seq len ({length})"
-        return Problem("request-exceeds-cache", stage, "ValueError", error, data, origin)
-    share = (cache.high - need) / max(cache.high - cache.low, 1)
+        return Problem("request-exceeds-cache", stage, "ValueError", error, told, origin)
     code = "request-probably-exceeds-cache" if share < _UNLIKELY else "request-may-exceed-cache"
-    return Problem(code, stage, "", "", data | {"share": round(100 * share)}, origin)
+    return Problem(code, stage, "", "", told, origin)
 
 
 def _fixed_cache(deployment: Deployment, memory: Memory) -> Problem | None:
@@ -182,11 +186,7 @@ def _base(memory: Memory, parallel: Parallelism) -> dict[str, Any]:
         "need_gib": None,
         "longest": memory.longest_context.high if memory.longest_context else None,
         "tp": _larger_tensor(memory, parallel),
-        "fit_length": None,
-        "fit_tokens": None,
-        "fit_utilization": None,
-        "both_tokens": None,
-        "both_length": None,
+        **dict.fromkeys(_REMEDIES),
     }
 
 

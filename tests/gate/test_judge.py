@@ -236,3 +236,17 @@ def test_no_secret_is_said_while_fixing(case: str) -> None:
     outcome = fix_source(SourceText(name, text), None, checker(), Everything())
     assert [line for line in (*outcome.applied, *outcome.refused) if SECRET in line] == []
     assert outcome.source.text.count(SECRET) == text.count(SECRET)
+
+
+def test_the_same_command_elsewhere_has_the_same_answer_at_its_own_place() -> None:
+    command = f"vllm serve {MODEL} -tp 8 --kv-cache-dtype bfloat16"
+    first, second, other = results(f"{command}\n# between\n  {command}\n{command} --seed 1\n", fixes=True)
+    assert said(first) == said(second) == said(other) != set()
+    assert [item.region.line for launch in (first, second, other) for item in launch.findings] == [1, 3, 4]
+    columns = [item.region.column for launch in (first, second) for item in launch.findings]
+    assert columns[1] == columns[0] + 2
+    assert [fix.command for item in first.findings for fix in item.fixes] == [
+        fix.command for item in second.findings for fix in item.fixes
+    ]
+    outcome = fixed(f"{command}\n{command}\n")
+    assert outcome.source.text == 2 * f"vllm serve {MODEL} -tp 8 {FP8}\n"

@@ -38,12 +38,12 @@ def test_the_start_of_the_launch() -> None:
 
 
 def test_a_word_with_its_quotes_in_characters() -> None:
-    assert PLACES.region(origin_of(SOURCE, WORDS[4])) == Region(4, 11, 4, 16, "ä b")
-    assert PLACES.region(origin_of(SOURCE, WORDS[3])) == Region(4, 3, 4, 10, "--größe")
+    assert PLACES.region(origin_of(WORDS[4], 4)) == Region(4, 11, 4, 16, "ä b")
+    assert PLACES.region(origin_of(WORDS[3], 3)) == Region(4, 3, 4, 10, "--größe")
 
 
 def test_a_secret_is_masked() -> None:
-    assert PLACES.region(origin_of(SOURCE, WORDS[2])) == Region(3, 13, 3, 19, "***")
+    assert PLACES.region(origin_of(WORDS[2], 2)) == Region(3, 13, 3, 19, "***")
 
 
 def test_a_variable() -> None:
@@ -54,9 +54,9 @@ def test_what_has_no_place_belongs_to_the_launch() -> None:
     for origin in (
         Origin("env", "B"),
         Origin("env", "C"),
-        Origin("file", "--x"),
         Origin("file", "--x", 1, 1),
-        Origin("file", "--x", 99, 1),
+        Origin("word", "--x"),
+        Origin("word", "--x", 99),
         Origin("flag", "--x"),
         Origin("default", "0.24.0"),
         Origin("yaml", "c.yaml", 2, 1),
