@@ -42,6 +42,8 @@ class Request:
     """The target's checkpoint, where it was stated (``--checkpoint``); else it is looked for on this machine."""
     read_file: ReadFile = read_text_file
     """Reads the file that ``--config`` names."""
+    reading: tuple[Command, str, ServeFlags] | None = None
+    """What a command's flags are on a release, where they were read before; used for exactly that command."""
 
     def on_release(self, release: str) -> Request:
         """The same launch with the facts of another release; a development build keeps its identity."""
@@ -56,7 +58,11 @@ def build_deployment(request: Request) -> Deployment:
     table = load_flag_table(request.vllm.release)
     env = {**request.command.env, **request.env}
     command = replace(request.command, env=env) if request.env else request.command
-    flags = parse_flags(command, table, read_file=request.read_file)
+    read = request.reading
+    if read is not None and read[0] is request.command and read[1] == request.vllm.release:
+        flags = read[2]
+    else:
+        flags = parse_flags(command, table, read_file=request.read_file)
     name = flags.model or request.model_name
     if name is None and request.model_config is None:
         raise InputError(

@@ -91,6 +91,7 @@ class _Case:
         self._unset = {name: value for name, value in stated.items() if is_unset(value)}
         env = {name: value for name, value in stated.items() if name not in self._unset}
         self._command = Command(program, self._tokens, env, self._entrypoint)
+        self._reading: tuple[Command, str, ServeFlags] | None = None
         self._shown = masked_command(self._command)
         masked = masked_words(tuple(t.text for t in self._tokens), tuple(t.text for t in self._shown.tokens))
         self._places = Places(context.source, replace(launch, server=self._server), masked)
@@ -102,6 +103,7 @@ class _Case:
         release = self._known.vllm.release if self._known.vllm is not None else None
         table = load_flag_table(release or _newest())
         flags = parse_flags(self._command, table, read_file=self._read_file)
+        self._reading = (self._command, table.release, flags)
         model = choose_model(self._launch, flags, self._stated_model(), self._configured, self._open_model(flags))
         if model.other:
             return self._unchecked(model.name, model.other, other=True)
@@ -214,6 +216,7 @@ class _Case:
             model_config=model.model_config,
             config_like=model.config_like,
             read_file=self._read_file,
+            reading=self._reading,
         )
 
     def _read_file(self, path: str) -> str:

@@ -96,6 +96,8 @@ class Variants:
                 made.append(replace(token, text=word.text))
             elif word is not None or token not in values:
                 made.append(token)
+        if tuple(made) == self._command.tokens:
+            return self._command
         return replace(self._command, tokens=tuple(made))
 
     def _with_own_words(self, finding: Finding) -> Finding:
