@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -109,6 +110,8 @@ class _Case:
             return self._unchecked(model.name, model.other, other=True)
         if skip:
             return self._unchecked(model.name, f"left out: {skip}")
+        if _is_ascend(self._command):
+            return self._unchecked(model.name, "it runs on vLLM-Ascend, whose plugin decides in vLLM's place")
         if model.unknown:
             return self._unchecked(
                 model.name, f"{model.unknown}; state `model` or `model-config` for this file in the configuration"
@@ -280,6 +283,14 @@ def _newest() -> str:
     from dsv4check.releases.timeline import newest_release
 
     return newest_release()
+
+
+def _is_ascend(command: Command) -> bool:
+    """True for a launch on Huawei's NPUs, by its variables or its quantisation."""
+    if any(name.startswith(("VLLM_ASCEND_", "ASCEND_", "HCCL_")) for name in command.env):
+        return True
+    texts = [token.text for token in command.tokens]
+    return "--quantization=ascend" in texts or ("--quantization", "ascend") in pairwise(texts)
 
 
 def _engine_note(server: Server) -> list[str]:

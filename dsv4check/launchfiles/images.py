@@ -12,8 +12,7 @@ from typing import Final
 
 _OFFICIAL: Final = re.compile(r"(?:^|/)vllm-openai(?:-[a-z0-9]+)*$")
 _RELEASE_TAG: Final = re.compile(r"^v?\d+\.\d+\.\d+(?:\.?(?:rc|post|dev)\d+)*(?:[-_+].*)?$")
-_MOVING_TAG: Final = re.compile(r"^(?:latest|nightly)(?:-(?![0-9a-f]{7,40}(?:-|$)).*)?$")
-"""A nightly of one commit does not move: it is some build, and nobody knows between which releases."""
+_MOVING_TAG: Final = re.compile(r"^(?:latest|nightly)(?:-(?:cu\d+|x86_64|aarch64|arm64|amd64|ubuntu\d+))*$")
 _OTHERS: Final = ("lmcache/", "llm-d/", "ai-dynamo/")
 """Owners of images that are called like vLLM's and count their own versions."""
 _BUILT_ON_RELEASES: Final = ("lmcache/vllm-openai", "ai-dynamo/vllm-runtime", "rayproject/ray-llm")
@@ -42,9 +41,15 @@ def release_of_image(reference: str) -> str | None:
 
 
 def holds_a_release(reference: str) -> bool:
-    """True for an image that is known to hold some unchanged release of vLLM, whichever it is."""
-    repository, _tag = split_image(reference)
-    return is_vllm_image(reference) or any(part in f"{repository}/" for part in _BUILT_ON_RELEASES)
+    """True for an image that is known to hold some unchanged release of vLLM, whichever it is.
+
+    Other tags of the project's own images (``nightly-dev-...-426e59f``, ``dsv4-megamoe-...``) are builds of some
+    commit, with code that no release has.
+    """
+    repository, tag = split_image(reference)
+    if any(part in f"{repository}/" for part in _BUILT_ON_RELEASES):
+        return True
+    return is_vllm_image(reference) and (not tag or "$" in tag or "{" in tag)
 
 
 def starts_vllm(reference: str) -> bool:

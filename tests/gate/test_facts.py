@@ -123,7 +123,6 @@ def test_images_with_a_release(image: str, release: str) -> None:
 @pytest.mark.parametrize(
     "image",
     [
-        "vllm/vllm-openai:nightly-0123456789abcdef0123456789abcdef01234567",
         "vllm/vllm-openai",
         "vllm/vllm-openai@sha256:0123",
         "vllm/vllm-openai:$TAG",
@@ -243,3 +242,11 @@ def test_docker_devices() -> None:
     answer = result(text, vllm=None, gpus=None)
     assert answer.facts["gpus"] == Fact("2", "file", 1)
     assert answer.facts["vllm"] == Fact("0.24.0", "file", 1)
+
+
+@pytest.mark.parametrize(
+    "tag", ["nightly-0123456789abcdef0123456789abcdef01234567", "nightly-dev-arm64-cu13.0.1-426e59f", "mine"]
+)
+def test_builds_of_a_commit_are_no_release(tag: str) -> None:
+    found = known(image=at(f"vllm/vllm-openai:{tag}"))
+    assert (found.vllm, found.unknown_image) == (None, f"vllm/vllm-openai:{tag}")

@@ -250,3 +250,12 @@ def test_the_same_command_elsewhere_has_the_same_answer_at_its_own_place() -> No
     ]
     outcome = fixed(f"{command}\n{command}\n")
     assert outcome.source.text == 2 * f"vllm serve {MODEL} -tp 8 {FP8}\n"
+
+
+@pytest.mark.parametrize(
+    "how", ["VLLM_ASCEND_ENABLE_FLASHCOMM1=1 vllm serve {} ", "vllm serve {} --quantization ascend "]
+)
+def test_launches_on_ascend_are_not_judged(how: str) -> None:
+    answer = result(how.format(MODEL) + "-tp 8 --block-size 128\n")
+    assert answer.verdict is None
+    assert "Ascend" in answer.not_checked
