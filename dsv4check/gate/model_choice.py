@@ -52,8 +52,8 @@ def choose_model(launch: Launch, flags: ServeFlags, options: Facts, configured: 
     if name is None:
         return ModelChoice(other="no model is named")
     if open_model:
-        why = f"the model {name} is not set in this file"
-        return ModelChoice(name, unknown=why) if _is_family(name, telling) else ModelChoice(name, other=why)
+        # It may be any model: nothing is said of it, and that is said.
+        return ModelChoice(name, unknown=f"the model {name} is not set in this file")
     if find_published(name) or guess_sibling(name) or _lies_here(name):
         return ModelChoice(name)
     mounted = _mounted(name, launch.server.mounts)

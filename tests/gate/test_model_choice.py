@@ -106,7 +106,7 @@ def test_other_models(name: str) -> None:
 
 
 def test_an_unknown_variable() -> None:
-    assert choice("'$MODEL'", open_model=True).other == "the model $MODEL is not set in this file"
+    assert choice("'$MODEL'", open_model=True).unknown == "the model $MODEL is not set in this file"
     found = choice("'$MODEL' --tokenizer-mode deepseek_v4", open_model=True)
     assert (found.unknown, found.other) == ("the model $MODEL is not set in this file", "")
     assert choice("'$HOME/DeepSeek-V4-Flash'", open_model=True).unknown
