@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from dsv4check.cli.exit_codes import FINDINGS, OK, UNUSABLE
+from dsv4check.cli.exit_codes import FINDINGS, INTERNAL, OK, UNUSABLE
 from dsv4check.cli.launch_options import Env, Gpu, GpuMemory, Gpus, ModelConfig, Nodes, Packages, Rules, assignments
 from dsv4check.cli.output import FailOn
 from dsv4check.cli.progress import progress_bar
@@ -223,7 +223,11 @@ def _write(
 
 
 def _exit_code(report: GateReport, threshold: FailOn, strict: bool, allow_none: bool) -> int:
-    """2: something could not be read, or there is no launch; 1: findings; 0: neither."""
+    """3: a fault of the gate; 2: something could not be read, or there is no launch; 1: findings; 0: neither."""
+    from dsv4check.gate.run import INTERNAL_ERROR
+
+    if any(problem.why.startswith(INTERNAL_ERROR) for problem in report.problems):
+        return INTERNAL
     if any(not problem.skipped for problem in report.problems):
         return UNUSABLE
     if not report.launches and not allow_none:

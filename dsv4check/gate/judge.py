@@ -103,7 +103,11 @@ class _Case:
             return self._unchecked(None, f"{self._server.other}: not vLLM", other=True)
         release = self._known.vllm.release if self._known.vllm is not None else None
         table = load_flag_table(release or _newest())
-        flags = parse_flags(self._command, table, read_file=self._read_file)
+        try:
+            flags = parse_flags(self._command, table, read_file=self._read_file)
+        except InputError as error:
+            # A --config file that no one can read: nested without end, or far too large.
+            return self._unchecked(None, str(error))
         self._reading = (self._command, table.release, flags)
         model = choose_model(self._launch, flags, self._stated_model(), self._configured, self._open_model(flags))
         if model.other:

@@ -19,6 +19,8 @@ from dsv4check.records import dataclass
 _FEW: Final = 48
 """Files for which starting processes costs more than they save."""
 _CHUNK: Final = 16
+INTERNAL_ERROR: Final = "internal error"
+"""How a problem begins that is the gate's own fault."""
 
 Progress = Callable[[int], None]
 
@@ -110,11 +112,23 @@ def _check_in_process(task: _Task) -> list[FileResult]:
 def _check(task: _Task, checker: FileChecker) -> list[FileResult]:
     results = []
     for item in task.files:
-        result = checker.check_file(item.path, item.shown, explicit=item.explicit)
+        result = _check_one(item, checker)
         # Nothing but the report is kept: a corrected command taken apart would hold secrets.
         result.launches = [_bare(launch) for launch in result.launches]
         results.append(result)
     return results
+
+
+def _check_one(item: Candidate, checker: FileChecker) -> FileResult:
+    """The result of one file; a fault of the gate itself loses no other one."""
+    try:
+        return checker.check_file(item.path, item.shown, explicit=item.explicit)
+    except Exception as error:
+        if os.environ.get("DSV4CHECK_DEBUG"):
+            raise
+        text = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        why = f"{INTERNAL_ERROR} ({text}); please report it with the file, DSV4CHECK_DEBUG=1 shows where"
+        return FileResult(item.shown, problems=[FileProblem(item.shown, 0, why)])
 
 
 def _bare(launch: LaunchResult) -> LaunchResult:

@@ -14,6 +14,9 @@ from typing import Any
 
 import jsonschema
 import pytest
+from typer.testing import CliRunner
+
+from dsv4check.cli.main import make_app
 
 ROOT = Path(__file__).parents[2]
 FLASH = "deepseek-ai/DeepSeek-V4-Flash"
@@ -370,3 +373,32 @@ def test_processes_give_the_same_report(tmp_path: Path) -> None:
         found.pop("seconds")
     assert one == many
     assert len(one["launches"]) == 60
+
+
+def test_a_config_file_that_is_a_bomb(tmp_path: Path) -> None:
+    levels = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    levels += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9)]
+    write(tmp_path, c_yaml="\n".join(levels) + "\n", run_sh=f"vllm serve {FLASH} --config c.yaml\n", good_sh=GOOD)
+    _code, found = report(tmp_path, "run.sh", "good.sh")
+    launches = {item["path"]: item for item in found["launches"]}
+    assert "more than" in launches["run.sh"]["not_checked"]
+    assert launches["good.sh"]["verdict"] == "pass"
+
+
+def test_a_fault_of_the_gate_loses_no_other_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dsv4check.gate.file_check import FileChecker
+
+    write(tmp_path, bad_sh=BAD, good_sh=GOOD)
+    monkeypatch.chdir(tmp_path)
+    original = FileChecker.check_file
+
+    def broken(self: FileChecker, path: Path, shown: str, *, explicit: bool) -> Any:
+        if shown == "bad.sh":
+            raise TypeError("a fault")
+        return original(self, path, shown, explicit=explicit)
+
+    monkeypatch.setattr(FileChecker, "check_file", broken)
+    done = CliRunner().invoke(make_app(["gate"]), ["gate", ".", "--jobs", "1"])
+    assert done.exit_code == 3
+    assert "bad.sh: internal error (TypeError: a fault); please report it" in done.output
+    assert "good.sh:3: pass" in done.output
