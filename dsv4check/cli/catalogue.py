@@ -107,6 +107,8 @@ def _record(rule: Any) -> dict[str, Any]:
 
 
 def _explanation(rule: Any) -> list[Block]:
+    from dsv4check.engine.edits import edits_text
+
     blocks: list[Block] = [
         Heading(f"{rule.id} {rule.name}"),
         Paragraph(rule.summary),
@@ -146,19 +148,7 @@ def _explanation(rule: Any) -> list[Block]:
         blocks.append(Heading("In a log"))
         blocks += [Paragraph(text, verbatim=True) for text in rule.signatures]
     blocks.append(Heading("Fixes tried"))
-    blocks += [Paragraph(f"- {_edits(fix)}") for fix in rule.fixes] or [Paragraph(rule.no_fix or "none")]
+    blocks += [Paragraph(f"- {edits_text(fix['edits'])}") for fix in rule.fixes] or [Paragraph(rule.no_fix or "none")]
     blocks.append(Heading("How it is known"))
     blocks += [Paragraph(", ".join(f"{key}: {value}" for key, value in item.items())) for item in rule.verified]
     return blocks
-
-
-def _edits(fix: Any) -> str:
-    from dsv4check.engine.edits import kind_of
-
-    parts = []
-    for edit in fix["edits"]:
-        kind = kind_of(edit)
-        value = edit.get("value", edit.get("to"))
-        target = ", ".join(edit[kind]) if isinstance(edit[kind], list) else edit[kind]
-        parts.append(f"{kind.replace('_', ' ')} {target}" + (f" = {value}" if value is not None else ""))
-    return "; ".join(parts)

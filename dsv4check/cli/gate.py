@@ -124,7 +124,7 @@ def gate(
     )
     report = session.check(allow_none=allow_none, bar=lambda total: progress_bar(total, "files"))
     if fix or diff:
-        changes = session.fix(report, _rank(threshold), write=fix)
+        changes = session.fix(report, threshold.rank, write=fix)
         for line in changes.said:
             print(line, file=sys.stderr)
         if diff:
@@ -171,10 +171,6 @@ def _default_jobs() -> int:
         return min(os.cpu_count() or 1, _MOST_JOBS)
 
 
-def _rank(threshold: FailOn) -> int:
-    return {FailOn.ERROR: 2, FailOn.WARNING: 1, FailOn.NOTE: 0, FailOn.NEVER: 3}[threshold]
-
-
 def _with_baseline(report: GateReport, path: Path | None, update: bool, looked: frozenset[str]) -> GateReport:
     if path is None:
         if update:
@@ -204,7 +200,7 @@ def _write(
     own = {rule.id: (rule.summary, rule.help) for rule in OWN_RULES.values()}
 
     def text(format: GateFormat) -> str:
-        return render(report, format, rules=rules, fail_rank=_rank(threshold), verbose=verbose, own=own)
+        return render(report, format, rules=rules, fail_rank=threshold.rank, verbose=verbose, own=own)
 
     for format, path in written:
         try:
@@ -233,7 +229,7 @@ def _exit_code(report: GateReport, threshold: FailOn, strict: bool, allow_none: 
     if not report.launches and not allow_none:
         print(f"dsv4check: no launch of vLLM in {report.files} files that were looked at", file=sys.stderr)
         return UNUSABLE
-    if any(item.active and item.severity.rank >= _rank(threshold) for item in report.findings):
+    if any(item.active and item.severity.rank >= threshold.rank for item in report.findings):
         return FINDINGS
     if strict and any(
         (launch.not_checked and not launch.other_model) or launch.not_evaluated for launch in report.launches

@@ -30,6 +30,11 @@ class FailOn(StrEnum):
     NOTE = "note"
     NEVER = "never"
 
+    @property
+    def rank(self) -> int:
+        """The rank of the severity (see ``Severity.rank``), above all of them for ``never``."""
+        return {"error": 2, "warning": 1, "note": 0, "never": 3}[self.value]
+
 
 def print_report(report: Report, output: Format) -> None:
     """Print one report on stdout; colours only on a terminal, never with NO_COLOR."""
@@ -69,7 +74,4 @@ def exit_code(report: Report, fail_on: FailOn, strict: bool) -> int:
 
 def reaches(findings: Iterable[Finding], fail_on: FailOn) -> bool:
     """True when a finding is at or above ``fail_on``."""
-    if fail_on is FailOn.NEVER:
-        return False
-    threshold = {FailOn.ERROR: 2, FailOn.WARNING: 1, FailOn.NOTE: 0}[fail_on]
-    return any(finding.severity.rank >= threshold for finding in findings)
+    return any(finding.severity.rank >= fail_on.rank for finding in findings)

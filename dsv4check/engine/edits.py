@@ -7,7 +7,7 @@ not apply (there is nothing to drop, no release satisfies the specifier, the val
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -37,6 +37,17 @@ COST: Final[Mapping[str, int]] = {
     "set_model": 6,
 }
 """How much a change asks of the user; the smallest sum is offered first."""
+
+
+def edits_text(edits: Iterable[Mapping[str, Any]]) -> str:
+    """A rule's candidate edits for people: ``set flag kv_cache_dtype = fp8; ...``."""
+    parts = []
+    for edit in edits:
+        kind = kind_of(edit)
+        target = ", ".join(edit[kind]) if isinstance(edit[kind], list) else edit[kind]
+        value = edit.get("value", edit.get("to"))
+        parts.append(f"{kind.replace('_', ' ')} {target}" + (f" = {value}" if value is not None else ""))
+    return "; ".join(parts)
 
 
 def kind_of(spec: Mapping[str, Any]) -> str:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import tempfile
 from collections import Counter
 from collections.abc import Container
 from dataclasses import replace
@@ -16,6 +14,7 @@ from dsv4check.engine.rule import Severity
 from dsv4check.errors import InputError
 from dsv4check.gate.reading import read_source
 from dsv4check.gate.records import FileProblem, GateFinding, GateReport
+from dsv4check.gate.writing import replace_file
 from dsv4check.records import dataclass
 
 VERSION: Final = 1
@@ -130,33 +129,7 @@ def write_baseline(path: Path, report: GateReport) -> None:
     """
     entries = [{name: getattr(entry, name) for name in sorted(_KEYS)} for entry in baseline_of(report).entries]
     text = json.dumps({"version": VERSION, "findings": entries}, indent=2, ensure_ascii=False) + "\n"
-    # Behind a symbolic link it is the file that is to change.
-    target = os.path.realpath(path)
-    part = ""
-    try:
-        handle, part = tempfile.mkstemp(prefix=".baseline-", dir=os.path.dirname(target))
-        with os.fdopen(handle, "wb") as file:
-            file.write(text.encode("utf-8", "backslashreplace"))
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(part, _mode(target))
-        os.replace(part, target)
-        part = ""
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror})") from None
-    finally:
-        if part:
-            os.unlink(part)
-
-
-def _mode(target: str) -> int:
-    """Permissions of the file that is replaced, or those of a new one."""
-    try:
-        return os.stat(target).st_mode & 0o777
-    except OSError:
-        mask = os.umask(0)
-        os.umask(mask)
-        return 0o666 & ~mask
+    replace_file(path, text.encode("utf-8", "backslashreplace"))
 
 
 def _entry(item: Any, place: str) -> BaselineEntry:

@@ -79,13 +79,12 @@ class _Case:
         self._launch = launch
         self._context = context
         self._configured = configured
-        self._server, self._notes = engine_server(launch)
+        self._server = engine_server(launch)
         self._known = FactFinder(context.source, judge.options, configured).known(launch, comment)
         self._comment = comment
-        self._notes += [*launch.server.notes, *self._known.notes]
+        self._notes = [*self._server.notes, *self._known.notes]
         self._tokens = tuple(Token(word.text, origin_of(word, index)) for index, word in enumerate(self._server.words))
         program = self._server.program if self._server.entrypoint in ("serve", "api_server") else ()
-        self._program = program
         self._entrypoint = "serve" if self._server.entrypoint == "serve" else "api_server"
         # A variable whose value is not known would be judged by the letters of its placeholder.
         stated = {name: item.value for name, item in self._server.env.items()}

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from dsv4check.errors import InputError
 from dsv4check.gate.file_check import FileChecker, FileResult
 from dsv4check.gate.fix import diff_of, fix_source
 from dsv4check.gate.reading import MAX_BYTES, read_source, source_from_bytes
 from dsv4check.gate.records import FileProblem, GateReport
 from dsv4check.gate.run import Progress, check_files, report_of
 from dsv4check.gate.walk import candidates
+from dsv4check.gate.writing import replace_file
 from dsv4check.records import dataclass, field
 
 Bar = Callable[[int], AbstractContextManager[Progress]]
@@ -113,7 +112,7 @@ class Session:
                 continue
             changes.diff += diff_of(source, outcome.source)
             if write:
-                _replace(path, outcome.source.encode())
+                replace_file(path, outcome.source.encode())
         return changes
 
     def _of_text(self, name: str, data: bytes) -> FileResult:
@@ -123,21 +122,3 @@ class Session:
         if isinstance(source, FileProblem):
             return FileResult(name, problems=[source])
         return self._checker.check_text(source, None)
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Write a file in one step, with the permissions it had."""
-    # Behind a symbolic link it is the file that is to change.
-    target = os.path.realpath(path)
-    try:
-        handle, name = tempfile.mkstemp(dir=os.path.dirname(target), prefix=".dsv4check-")
-        try:
-            with os.fdopen(handle, "wb") as stream:
-                stream.write(data)
-            os.chmod(name, os.stat(target).st_mode & 0o7777)
-            os.replace(name, target)
-        except OSError:
-            os.unlink(name)
-            raise
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror or error})") from None

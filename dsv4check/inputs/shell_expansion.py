@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Final
 
@@ -36,7 +37,7 @@ def stands_in_text(value: Value | list[Word]) -> bool:
     return not isinstance(value, Value) or (len(value.offsets) > 0 and value.offsets[0] >= 0)
 
 
-class Expander:
+class Expander(ABC):
     """Reads expansions and quoted text at a cursor."""
 
     def __init__(self, text: str, source: str, variables: Variables, offsets: Sequence[int]) -> None:
@@ -50,9 +51,9 @@ class Expander:
         self._braces_unclosed = False
         self.notes: dict[str, None] = {}
 
+    @abstractmethod
     def place(self, at: int) -> tuple[int, int]:
         """Line and column of an index into the text."""
-        raise NotImplementedError
 
     def _fail(self, at: int, message: str) -> InputError:
         line, column = self.place(at)

@@ -72,7 +72,7 @@ def servers_of_argv(
     """The servers that the words start when they are executed with ``env``; none for anything else."""
     if not words or depth > MAX_DEPTH:
         return []
-    name = _base(words[0].text)
+    name = program_name(words[0].text)
     if name in SHELLS:
         return _behind_shell(words, env, context, depth)
     if name in RUNTIMES:
@@ -96,19 +96,20 @@ def servers_of_argv(
 
 def may_start(program: str) -> bool:
     """Whether a program can start a server: itself, or by what stands behind it."""
-    name = _base(program)
+    name = program_name(program)
     known = name in SHELLS or name in RUNTIMES or name in _LEADING or name in _OTHER_PROGRAMS or name in _MORE
     return known or _PYTHON.fullmatch(name) is not None
 
 
-def _base(text: str) -> str:
+def program_name(text: str) -> str:
+    """A program without the folder it lies in."""
     return text.rsplit("/", 1)[-1]
 
 
 def _talks_of(program: Sequence[FileWord]) -> bool:
     """True for a wrapper around a program whose words are no command: ``sudo pkill -f vllm serve``."""
     texts = [word.text for word in program[:_MOST_WORDS]]
-    return any(_base(text) in _HARMLESS and not _is_option(before) for before, text in pairwise(texts))
+    return any(program_name(text) in _HARMLESS and not _is_option(before) for before, text in pairwise(texts))
 
 
 def _is_option(text: str) -> bool:
@@ -145,7 +146,7 @@ def _place(words: Sequence[FileWord]) -> Span:
 def _module(words: Sequence[FileWord]) -> tuple[str, int] | None:
     """The module behind ``python -m``, and the index behind it."""
     for index, word in enumerate(words):
-        if not _PYTHON.fullmatch(_base(word.text)):
+        if not _PYTHON.fullmatch(program_name(word.text)):
             continue
         at = index + 1
         while at < len(words) and words[at].text.startswith("-") and words[at].text != "-m":
@@ -157,7 +158,7 @@ def _module(words: Sequence[FileWord]) -> tuple[str, int] | None:
 
 
 def _other_server(words: Sequence[FileWord]) -> str:
-    name = _base(words[0].text)
+    name = program_name(words[0].text)
     if name in _OTHER_PROGRAMS:
         return _OTHER_PROGRAMS[name]
     module = _module(words) if _PYTHON.fullmatch(name) else None
@@ -186,13 +187,13 @@ def _behind_wrapper(words: Sequence[FileWord], env: Mapping[str, Stated], contex
     """The command that a wrapper (``srun``, ``ssh``, ``timeout``) starts."""
     from dsv4check.launchfiles.shell import servers_of_shell
 
-    wrapper = _base(words[0].text)
+    wrapper = program_name(words[0].text)
     image, image_at = _image_of_wrapper(wrapper, words)
     takes_text = wrapper in _TAKES_TEXT
     attempts = 0
     for index in range(1, min(len(words), _MOST_WORDS)):
         text = words[index].text
-        name = _base(text)
+        name = program_name(text)
         if name in _HARMLESS and not _is_option(words[index - 1].text):
             return []
         takes_text = takes_text or name in _TAKES_TEXT

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from dsv4check.deployment import Token
 from dsv4check.inputs.server_program import looks_like_arguments
-from dsv4check.launchfiles.argv import SHELLS, servers_of_argv
+from dsv4check.launchfiles.argv import SHELLS, program_name, servers_of_argv
 from dsv4check.launchfiles.images import starts_vllm
 from dsv4check.launchfiles.records import Context, FileWord, Server, Stated
 from dsv4check.launchfiles.text import Span
@@ -56,7 +56,7 @@ def servers_of_container(
 
 
 def _is_shell(args: Sequence[FileWord]) -> bool:
-    return bool(args) and args[0].text.rsplit("/", 1)[-1] in SHELLS
+    return bool(args) and program_name(args[0].text) in SHELLS
 
 
 def _implied(image: Stated | None, args: Sequence[FileWord], env: Mapping[str, Stated], place: Span) -> Server | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from dsv4check.launchfiles.argv import SHELLS
+from dsv4check.launchfiles.argv import SHELLS, program_name
 from dsv4check.launchfiles.container import servers_of_container
 from dsv4check.launchfiles.dockerfile_text import Instruction, exec_form, expanded, instructions
 from dsv4check.launchfiles.records import DERIVED, ITEM, SHELL, Context, FileWord, Launch, NotUnderstood, Server, Stated
@@ -254,6 +254,6 @@ def _script(words: Sequence[FileWord], scripts: Mapping[str, Located]) -> Locate
         path = word.text if word.text in scripts else "/" + word.text.removeprefix("./")
         if path in scripts:
             return scripts[path]
-        if word.text.rsplit("/", 1)[-1] not in SHELLS and not word.text.startswith("-"):
+        if program_name(word.text) not in SHELLS and not word.text.startswith("-"):
             return None
     return None

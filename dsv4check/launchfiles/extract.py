@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from dsv4check.launchfiles.recipe_lines import recipe_kind
-from dsv4check.launchfiles.records import Context, Extraction, Launch, NotUnderstood
+from dsv4check.launchfiles.records import TEMPLATE, Context, Extraction, Launch, NotUnderstood
 from dsv4check.launchfiles.text import SourceText
 
 MARKS: Final = re.compile(
@@ -34,8 +34,7 @@ def extract(context: Context) -> Extraction:
         context.problems.append(NotUnderstood(0, "nested too deeply"))
     if template and not launches:
         # What looked like broken YAML or shell is a template's own language.
-        why = "a template: render it first (`helm template ... | dsv4check gate -`)"
-        return Extraction(name, (), (NotUnderstood(0, why, skipped=True),))
+        return Extraction(name, (), (NotUnderstood(0, TEMPLATE, skipped=True),))
     problems = tuple(dict.fromkeys(context.problems))
     launches += context.found
     return Extraction(name, tuple(launches), problems)

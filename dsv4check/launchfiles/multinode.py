@@ -30,7 +30,7 @@ def spread(server: Server, nodes: Stated | None, gpus: Stated | None) -> Server:
     """
     if nodes is None or gpus is None or not gpus.value.isdecimal():
         return server
-    names = {_name(word) for word in server.words}
+    names = {flag_name(word) for word in server.words}
     each, known = _size(server.words, _TENSOR) * _size(server.words, _PIPELINE), int(gpus.value[:6])
     if each > known:
         if nodes.value == "1" or names & set(_OF_NODES):
@@ -43,20 +43,30 @@ def spread(server: Server, nodes: Stated | None, gpus: Stated | None) -> Server:
     return _with(server, "--data-parallel-size-local", str(min(known // each, engines)), nodes)
 
 
+def joined(server: Server, nodes: Stated | None) -> Server:
+    """The server of several nodes whose command does not say how they work together, with what joins them."""
+    if nodes is None or not nodes.value.isdecimal() or int(nodes.value) < 2:
+        return server
+    if {flag_name(word) for word in server.words} & {*_OF_NODES, *_OF_RANKS, *_DATA}:
+        return server
+    return _with(_with(server, "--nnodes", nodes.value, nodes), "--node-rank", "0", nodes)
+
+
 def _with(server: Server, flag: str, value: str, place: Stated) -> Server:
     words = (FileWord(flag, place.span, DERIVED), FileWord(value, place.span, DERIVED))
     note = f"{flag} {value} was added, as the operator adds it for the nodes of a worker"
     return replace(server, words=(*server.words, *words), notes=(*server.notes, note))
 
 
-def _name(word: FileWord) -> str:
-    return word.text.partition("=")[0].replace("_", "-") if word.text.startswith("-") else ""
+def flag_name(word: FileWord) -> str:
+    """The flag of a word, without its value and the keys behind its dots; empty for another word."""
+    return word.text.partition("=")[0].partition(".")[0].replace("_", "-") if word.text.startswith("-") else ""
 
 
 def _size(words: Sequence[FileWord], names: tuple[str, ...]) -> int:
     size = 1
     for index, word in enumerate(words):
-        if _name(word) in names:
+        if flag_name(word) in names:
             _flag, equals, value = word.text.partition("=")
             if not equals:
                 value = words[index + 1].text if index + 1 < len(words) else ""

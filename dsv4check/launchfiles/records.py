@@ -100,6 +100,10 @@ class Launch:
     """For a vLLM ``--config`` file on its own: its path, as it stands in ``server.words``."""
 
 
+TEMPLATE: Final = "a template: render it first (helm template ... | dsv4check gate -)"
+"""Why a template is passed over."""
+
+
 @dataclass(frozen=True, slots=True)
 class NotUnderstood:
     """A file, or a part of one, that could not be read."""
@@ -141,7 +145,3 @@ class Context:
     def line(self, offset: int) -> int:
         """Line of an offset."""
         return self.source.line_of(offset)
-
-    def stated(self, word: FileWord) -> Stated:
-        """A word as a fact."""
-        return Stated(word.text, word.span)

@@ -12,7 +12,7 @@ from dsv4check.inputs.server_program import assignment
 from dsv4check.inputs.shell_commands import Script, Segment, simple_commands
 from dsv4check.inputs.shell_values import Value, Word
 from dsv4check.inputs.shell_words import Lexer, ShellTextError
-from dsv4check.launchfiles.argv import MAX_DEPTH, SHELLS, may_start, servers_of_argv
+from dsv4check.launchfiles.argv import MAX_DEPTH, SHELLS, may_start, program_name, servers_of_argv
 from dsv4check.launchfiles.recipe_lines import recipe_kind, recipe_texts, recipe_variables
 from dsv4check.launchfiles.records import SHELL, Context, FileWord, Launch, NotUnderstood, Server, Stated
 from dsv4check.launchfiles.slurm import job_of
@@ -187,14 +187,14 @@ def is_script(line: list[Segment]) -> bool:
     written += [word.text for segment in line for word in segment.words[1:] if segment.words[0].text == "tee"]
     if any(item.lower().endswith(_NO_SCRIPT) for item in written):
         return False
-    programs = {segment.words[0].text.rsplit("/", 1)[-1] for segment in line if segment.words}
+    programs = {program_name(segment.words[0].text) for segment in line if segment.words}
     if programs & _READERS:
         return False
     return bool(written) or not programs <= _PRINTING
 
 
 def _read_by_shell(line: list[Segment]) -> bool:
-    return any(segment.words and segment.words[0].text.rsplit("/", 1)[-1] in SHELLS for segment in line)
+    return any(segment.words and program_name(segment.words[0].text) in SHELLS for segment in line)
 
 
 def _of_segment(

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import yaml
 
-from dsv4check.launchfiles.records import VALUE, Context, FileWord, Launch, Stated
+from dsv4check.launchfiles.expansion import stated
+from dsv4check.launchfiles.records import VALUE, Context, Launch, Stated
 from dsv4check.launchfiles.settings_nodes import environment, part
 from dsv4check.launchfiles.shell import servers_of_shell
 from dsv4check.launchfiles.yaml_nodes import Document, get, items, key_of, pairs, text_of
@@ -58,11 +59,7 @@ def _image(document: Document, node: yaml.Node | None) -> Stated | None:
     word = document.word(node, VALUE)
     if word is None or not word.text.startswith(_DOCKER):
         return None
-    return _fact(part(word, len(_DOCKER)))
-
-
-def _fact(word: FileWord) -> Stated:
-    return Stated(word.text, word.span)
+    return stated(part(word, len(_DOCKER)))
 
 
 def _accelerators(
@@ -92,5 +89,5 @@ def _choices(document: Document, node: yaml.Node | None) -> Iterator[tuple[State
             yield Stated(key.value, document.span(key)), document.stated(value)
     elif (word := document.word(node, VALUE)) is not None:
         name, colon, _count = word.text.partition(":")
-        count = _fact(part(word, len(name) + 1)) if colon else Stated("1", word.span)
-        yield _fact(part(word, 0, len(name))), count
+        count = stated(part(word, len(name) + 1)) if colon else Stated("1", word.span)
+        yield stated(part(word, 0, len(name))), count

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Final
 
 import yaml
 
+from dsv4check.launchfiles.records import TEMPLATE
+
 MAX_DEPTH: Final = 100
 MAX_VALUES: Final = 200_000
 """Values of a document after aliases are followed: a few nested aliases can stand for billions."""
 _LONG: Final = 64
 """Characters of a value that count as one more: aliases multiply text as well."""
-TEMPLATE: Final = "a template: render it first (helm template ... | dsv4check gate -)"
 _JSON_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|\t', re.DOTALL)
 _SURROGATE: Final = re.compile(r"(\\\\)|\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _DEEP_LINE: Final = re.compile(rf"^[ \t?-]{{{MAX_DEPTH // 2}}}", re.MULTILINE)

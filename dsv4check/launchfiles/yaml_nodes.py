@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import yaml
 
-from dsv4check.launchfiles.records import ITEM, Context, FileWord, NotUnderstood, Stated
+from dsv4check.launchfiles.records import ITEM, TEMPLATE, Context, FileWord, NotUnderstood, Stated
 from dsv4check.launchfiles.text import Located, Span
-from dsv4check.launchfiles.yaml_compose import TEMPLATE, Refused, as_yaml, compose
+from dsv4check.launchfiles.yaml_compose import Refused, as_yaml, compose
 from dsv4check.launchfiles.yaml_scalars import scalar_places
 from dsv4check.records import dataclass, field
 

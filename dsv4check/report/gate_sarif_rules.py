@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from dsv4check.engine.edits import kind_of
+from dsv4check.engine.edits import edits_text
 from dsv4check.engine.rule import Certainty, Rule, Severity
 from dsv4check.gate.records import GateFinding
 from dsv4check.report.gate_words import clipped, visible
@@ -98,22 +98,12 @@ def _help(rule: Rule) -> Iterator[tuple[str, str]]:
         yield "Fixed in", rule.fixed_in
     if rule.error:
         yield "vLLM prints", rule.error
-    fixes = [_edits(fix["edits"]) for fix in rule.fixes]
+    fixes = [edits_text(fix["edits"]) for fix in rule.fixes]
     yield "Fixes tried", " | ".join(fixes) or rule.no_fix or "none"
     if rule.references:
         yield "References", ", ".join(rule.references)
     known = [", ".join(str(value) for value in item.values()) for item in rule.verified]
     yield "How it is known", "; ".join([_KNOWN_BY[rule.certainty], *known])
-
-
-def _edits(edits: Iterable[Mapping[str, Any]]) -> str:
-    parts = []
-    for edit in edits:
-        kind = kind_of(edit)
-        target = ", ".join(edit[kind]) if isinstance(edit[kind], list) else edit[kind]
-        value = edit.get("value", edit.get("to"))
-        parts.append(f"{kind.replace('_', ' ')} {target}" + (f" = {value}" if value is not None else ""))
-    return "; ".join(parts)
 
 
 def _markdown(text: str) -> str:

@@ -13,8 +13,8 @@ PROGRAM = ("python3", "-m", "dynamo.vllm")
 def words(text: str, *, nodes: str = "", program: tuple[str, ...] = PROGRAM) -> tuple[list[str], list[str]]:
     server = Server(program, tuple(FileWord(word, PLACE) for word in text.split()), PLACE, "engine")
     launch = Launch("kubernetes", "x", server, nodes=Stated(nodes, PLACE) if nodes else None)
-    found, notes = engine_server(launch)
-    return [word.text for word in found.words], notes
+    found = engine_server(launch)
+    return [word.text for word in found.words], list(found.notes)
 
 
 def test_flags_of_dynamo_are_set_aside_with_their_values() -> None:
