@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from dsv4check.cli.output import Format
+from dsv4check.engine.signature import Signature
 from dsv4check.errors import InputError
 from dsv4check.report.blocks import Block, Heading, Paragraph, Table
 
@@ -146,9 +147,15 @@ def _explanation(rule: Any) -> list[Block]:
         blocks += [Heading("vLLM prints"), Paragraph(rule.error)]
     if rule.signatures:
         blocks.append(Heading("In a log"))
-        blocks += [Paragraph(text, verbatim=True) for text in rule.signatures]
+        blocks += [Paragraph(_in_words(item), verbatim=True) for item in rule.signatures]
     blocks.append(Heading("Fixes tried"))
     blocks += [Paragraph(f"- {edits_text(fix['edits'])}") for fix in rule.fixes] or [Paragraph(rule.no_fix or "none")]
     blocks.append(Heading("How it is known"))
     blocks += [Paragraph(", ".join(f"{key}: {value}" for key, value in item.items())) for item in rule.verified]
     return blocks
+
+
+def _in_words(signature: Signature) -> str:
+    if not signature.frame:
+        return signature.text
+    return f"{signature.text}   in {signature.frame}" if signature.text else f"any error in {signature.frame}"

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dsv4check.data import compiled_path, installed, load_yaml, rules_dir
+from dsv4check.engine.signature import Signature, check_signature, signature_from_record
 from dsv4check.errors import InputError
 from dsv4check.problems import Stage
 from dsv4check.records import dataclass, field
@@ -88,7 +89,7 @@ class Rule:
     """Rules whose finding makes this one a mere consequence: it is left out when one of them fired."""
     fixed_in: str | None = None
     references: tuple[str, ...] = ()
-    signatures: tuple[str, ...] = ()
+    signatures: tuple[Signature, ...] = ()
     verified: tuple[Mapping[str, Any], ...] = ()
 
 
@@ -155,7 +156,7 @@ def rule_from_record(record: Mapping[str, Any], area: str, source: str, releases
             yields_to=tuple(record.get("yields_to") or ()),
             fixed_in=None if record.get("fixed_in") is None else str(record["fixed_in"]),
             references=tuple(str(item) for item in record.get("references") or ()),
-            signatures=tuple(str(item) for item in record.get("signatures") or ()),
+            signatures=tuple(signature_from_record(item) for item in record.get("signatures") or ()),
             verified=tuple(record.get("verified") or ()),
         )
     except KeyError as missing:
@@ -178,6 +179,11 @@ def load_rules(extra: Path | None = None) -> tuple[Rule, ...]:
         if rule.id in seen:
             raise InputError(f"{extra}: rule id {rule.id} is already taken")
         seen.add(rule.id)
+        for signature in rule.signatures:
+            try:
+                check_signature(signature)
+            except ValueError as error:
+                raise InputError(f"{extra}: rule {rule.id}: {error}") from None
     return rules + own
 
 

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
 from typing import Final
 
 from dsv4check.engine.conditions import version_in
@@ -118,7 +117,7 @@ def _checked_later(report: Report, rehearsal: Rehearsal, rules: tuple[Rule, ...]
         return frozenset()
     early = {finding.rule: finding for finding in report.errors if finding.stage is Stage.ARGPARSE}
     said = f"{failure.exception}: {failure.message}"
-    signed = {rule.id for rule in rules if any(pattern.search(said) for pattern in _patterns(rule.signatures))}
+    signed = {rule.id for rule in rules if any(signature.matches_text(said) for signature in rule.signatures)}
     return frozenset(
         rule for rule, finding in early.items() if rule in signed or _same_error(finding.error, failure.message)
     )
@@ -257,7 +256,7 @@ def matching_rules(failure: StageResult, report: Report, rules: Iterable[Rule]) 
         finding = fired.get(rule.id)
         at_stage = (finding.stage if finding is not None else rule.stage) is STAGES[failure.stage]
         by_text = finding is not None and at_stage and _same_error(finding.error, failure.message)
-        by_signature = any(pattern.search(said) for pattern in _patterns(rule.signatures))
+        by_signature = any(signature.matches_text(said) for signature in rule.signatures)
         if by_text or (by_signature and (finding is not None or _admits(rule, release))):
             found.append((finding is None, not at_stage, rule))
     found.sort(key=lambda item: (item[0], item[1], item[2].id))
@@ -268,11 +267,6 @@ def matching_rules(failure: StageResult, report: Report, rules: Iterable[Rule]) 
 
 _FRAME: Final = re.compile(r"^\w+: |\d+ validation errors? for \w+|\[type=.*|For further information visit \S+")
 _NOISE: Final = re.compile(r"[\s'\"`:]+")
-
-
-@cache
-def _patterns(signatures: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
-    return tuple(re.compile(text) for text in signatures)
 
 
 def _admits(rule: Rule, release: str) -> bool:

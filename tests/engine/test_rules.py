@@ -16,6 +16,7 @@ from dsv4check.engine.conditions import OPERATORS
 from dsv4check.engine.edits import kind_of
 from dsv4check.engine.fields import Fields
 from dsv4check.engine.rule import Severity, read_sources, rule_from_record
+from dsv4check.engine.signature import check_signature
 from tests.launches import all_rules, run_launch
 
 SOURCES = read_sources(rules_dir() / "checks")
@@ -48,8 +49,8 @@ def test_rule_is_well_formed(record: dict[str, Any], area: str, path: str) -> No
     assert rule.problem or rule.when or rule.development, "a rule needs a problem, conditions or development builds"
     if rule.vllm:
         SpecifierSet(rule.vllm)
-    for text in rule.signatures:
-        re.compile(text)
+    for signature in rule.signatures:
+        check_signature(signature)
     if rule.severity is Severity.ERROR:
         assert rule.fixes or rule.no_fix, "an error needs a fix or the reason why none exists"
     for fix in rule.fixes:

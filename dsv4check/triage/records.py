@@ -1,0 +1,106 @@
+"""What was read from logs: lines without their prefixes, errors with their tracebacks, runs."""
+
+from __future__ import annotations
+
+from dsv4check.records import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One line that is worth keeping, without ANSI codes and prefixes."""
+
+    source: str
+    """Name of the file it stands in (``-`` for standard input)."""
+    number: int
+    """1-based line in that file."""
+    text: str
+    """The message: what is left behind container, time, process and level prefixes."""
+    process: str = ""
+    """vLLM process as the log names it (``EngineCore_DP0``, ``Worker_TP3``, ``APIServer``); empty when it does not."""
+    level: str = ""
+    """``DEBUG``, ``INFO``, ``WARNING``, ``ERROR``, ``CRITICAL``; empty for text that did not come from the logger."""
+    module: str = ""
+    """``core.py:1110``, from the logger's prefix."""
+    count: int = 1
+    """How often the same message came, whatever the process and the numbers in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One frame of a traceback."""
+
+    path: str
+    """As the log shows it; for code of vLLM from ``vllm/`` on, for other packages from the package's name on."""
+    line: int
+    function: str
+    code: str = ""
+    """The quoted source line."""
+
+    @property
+    def place(self) -> str:
+        """What a signature's ``frame`` is searched in: ``vllm/path/file.py:function``."""
+        return f"{self.path}:{self.function}"
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorEvent:
+    """One error a log shows, however many ranks repeat it."""
+
+    kind: str
+    """Type of the exception without its modules (``OutOfMemoryError``); ``argparse`` for a refused command line; empty
+    for an error that is only a line (a CUDA or NCCL message, ``Killed``)."""
+    message: str
+    """What follows the type, all its lines, without prefixes; long ones are cut."""
+    line: LogLine
+    """The line that says it (the exception line of a traceback)."""
+    frames: tuple[Frame, ...] = ()
+    """Outermost first; empty where the log has no traceback."""
+    processes: tuple[str, ...] = ()
+    """All processes that said it, in order."""
+    times: int = 1
+    caused_by: ErrorEvent | None = None
+    """The exception that stands before ``The above exception was the direct cause`` (or ``During handling``)."""
+    consequence: bool = False
+    """True for what only points to another error (``Engine core initialization failed``) or follows from a shutdown."""
+    excerpt: tuple[str, ...] = ()
+    """Some lines as they stand in the log, last ones of the traceback first to be kept."""
+
+    @property
+    def said(self) -> str:
+        """What a signature's ``text`` is searched in: exception line, message, and those of what caused it."""
+        own = f"{self.kind}: {self.message}" if self.kind and self.kind != "argparse" else self.message
+        return own if self.caused_by is None else f"{own}\n{self.caused_by.said}"
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Places of all frames, those of the causing exception included."""
+        own = tuple(frame.place for frame in self.frames)
+        return own if self.caused_by is None else (*own, *self.caused_by.places)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One start of vLLM in a log: from a version banner (or the log's begin) to the next one."""
+
+    first: LogLine | None
+    """The line it starts with; None for a log without a banner."""
+    lines: tuple[LogLine, ...]
+    """Lines that state facts or stages, and warnings and errors once each, in the log's order."""
+    events: tuple[ErrorEvent, ...]
+    """Errors in the log's order, each once."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogReading:
+    """Everything that was read."""
+
+    sources: tuple[str, ...]
+    size: int
+    """Bytes read, after decompression."""
+    line_count: int
+    runs: tuple[Run, ...]
+    """In order; at least one."""
+    head: str
+    """The text as it stands, up to a limit: where a bug report has its command, its environment and its prose."""
+    notes: tuple[str, ...] = ()
+    """What was cut or could not be read, one sentence each."""
