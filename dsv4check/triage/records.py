@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dsv4check.records import dataclass
+from collections.abc import Mapping
+
+from dsv4check.problems import Stage
+from dsv4check.records import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,3 +107,54 @@ class LogReading:
     """The text as it stands, up to a limit: where a bug report has its command, its environment and its prose."""
     notes: tuple[str, ...] = ()
     """What was cut or could not be read, one sentence each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One thing a log states about the launch."""
+
+    name: str
+    """``vllm``, ``model``, ``gpu``, ``gpus``, ``gpu_memory_gib``, ``nodes``, ``flags``, ``env NAME``, ``package NAME``,
+    or what vLLM decided: ``architecture``, ``attention_backend``, ``kv_cache_dtype``, ``block_size``, ``runner``."""
+    value: str
+    how: str
+    """The kind of text it was read from: ``version banner``, ``non-default args``, ``engine config``, ``collect_env``,
+    ``command``, ``image``, ``log line``, ``traceback``."""
+    line: LogLine | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stated:
+    """The deployment as far as a log states it."""
+
+    facts: tuple[Fact, ...] = ()
+    """Everything that was found, with where."""
+    vllm: str | None = None
+    """Version text as vLLM prints it (``0.24.0``, ``0.23.1rc1.dev788+gabc``)."""
+    model: str | None = None
+    words: tuple[str, ...] = ()
+    """The flags as words of a command line, without program and model."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    gpu: str | None = None
+    """Name or compute capability (``sm90``) in a form that ``inputs.gpu.resolve_gpu`` takes."""
+    gpus: int | None = None
+    """GPUs of one node."""
+    gpu_memory_gib: float | None = None
+    nodes: int | None = None
+    packages: Mapping[str, str] = field(default_factory=dict)
+    observed: Mapping[str, str] = field(default_factory=dict)
+    """What vLLM said it decided: ``architecture``, ``attention_backend``, ``kv_cache_dtype``, ``runner``, ..."""
+    missing: tuple[str, ...] = ()
+    """What a check would need and the log does not say, one sentence each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Milestone:
+    """How far a start got."""
+
+    stage: Stage
+    """The stage that was under way when the log ended or the first error came."""
+    reached: str
+    """In words: ``weights loaded (84.2 GiB), KV cache not yet allocated``."""
+    line: LogLine | None = None
+    """The last line that shows it."""
