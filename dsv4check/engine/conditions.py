@@ -5,14 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from dsv4check.engine.fields import Fields, Unknown
+from dsv4check.engine.fields import Unknown
 
 if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
 
 Verdict = bool | Unknown
+
+
+class Values(Protocol):
+    """Where conditions get their values from: ``engine/fields.py``, or what a log states."""
+
+    def get(self, name: str) -> Any:
+        """The value, None when it is known to be absent, or :class:`Unknown`."""
+
+    def given(self, name: str) -> Verdict:
+        """True when it was given at all."""
 
 
 @lru_cache(maxsize=512)
@@ -39,12 +49,12 @@ def _pattern(text: str) -> re.Pattern[str]:
     return re.compile(text)
 
 
-def evaluate(when: Mapping[str, Any], fields: Fields) -> Verdict:
+def evaluate(when: Mapping[str, Any], fields: Values) -> Verdict:
     """True when all conditions hold, False as soon as one does not, else the first Unknown met."""
     return _settle((_condition(name, condition, fields) for name, condition in when.items()), False)
 
 
-def _condition(name: str, condition: Any, fields: Fields) -> Verdict:
+def _condition(name: str, condition: Any, fields: Values) -> Verdict:
     if name in {"any", "all"}:
         return _settle((evaluate(branch, fields) for branch in condition), name == "any")
     if name == "not":
@@ -64,10 +74,11 @@ def _settle(verdicts: Iterable[Verdict], decisive: bool) -> Verdict:
     return unknown if unknown is not None else not decisive
 
 
-def _test(name: str, condition: Any, fields: Fields) -> Verdict:
+def _test(name: str, condition: Any, fields: Values) -> Verdict:
     operators = condition if isinstance(condition, Mapping) else None
     if operators is not None and set(operators) == {"given"}:
-        return fields.given(name) is bool(operators["given"])
+        given = fields.given(name)
+        return given if isinstance(given, Unknown) else given is bool(operators["given"])
     value = fields.get(name)
     if isinstance(value, Unknown):
         return value
@@ -75,8 +86,9 @@ def _test(name: str, condition: Any, fields: Fields) -> Verdict:
         return _equal(value, condition) if not isinstance(condition, list) else _one_of(value, condition)
     for operator, operand in operators.items():
         if operator == "given":
-            if fields.given(name) is not bool(operand):
-                return False
+            given = fields.given(name)
+            if given is not bool(operand):
+                return given if isinstance(given, Unknown) else False
             continue
         if isinstance(operand, Mapping) and "field" in operand:
             operand = fields.get(operand["field"])

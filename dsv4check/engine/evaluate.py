@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from dsv4check.deployment import Deployment
+from dsv4check.deployment import Deployment, VllmBuild
 from dsv4check.engine.conditions import evaluate, version_in
 from dsv4check.engine.fields import Fields, Unknown
-from dsv4check.engine.rule import Rule, Severity
+from dsv4check.engine.rule import FoundIn, Rule, Severity
 from dsv4check.problems import Origin, Problem
 from dsv4check.records import dataclass
 from dsv4check.releases.timeline import before_first_support
@@ -70,7 +70,7 @@ def match_rules(
         relevant = tuple(rule for rule in relevant if "vllm.version" in rule.when)
     for rule in relevant:
         instances: Collection[Problem | None] = (None,) if rule.problem is None else by_code.get(rule.problem, ())
-        if not instances or not _applies_to_build(rule, deployment):
+        if not instances or not applies_to_build(rule, deployment.vllm):
             continue
         for problem in instances:
             verdict = evaluate(rule.when, fields)
@@ -90,7 +90,9 @@ def match_rules(
 @lru_cache(maxsize=64)
 def _relevant(rules: tuple[Rule, ...], release: str) -> tuple[Rule, ...]:
     """The rules that may fire on ``release``, or on development builds."""
-    return tuple(rule for rule in rules if rule.development or _admits(rule, release))
+    return tuple(
+        rule for rule in rules if rule.found_in is FoundIn.LAUNCH and (rule.development or _admits(rule, release))
+    )
 
 
 def _admits(rule: Rule, release: str) -> bool:
@@ -100,9 +102,8 @@ def _admits(rule: Rule, release: str) -> bool:
     return release in rule.releases if rule.releases is not None else version_in(release, rule.vllm)
 
 
-def _applies_to_build(rule: Rule, deployment: Deployment) -> bool:
+def applies_to_build(rule: Rule, build: VllmBuild) -> bool:
     """A rule about development builds fires on those it names; one that names only such builds never on releases."""
-    build = deployment.vllm
     if build.kind == "development" and any(
         item.contains(build.dev_base, build.dev_number) for item in rule.development
     ):

@@ -49,6 +49,15 @@ class Certainty(StrEnum):
     """Public reports."""
 
 
+class FoundIn(StrEnum):
+    """What a rule is found in."""
+
+    LAUNCH = "launch"
+    """The launch itself; its signatures then find it in a log, too."""
+    LOG = "log"
+    """A log alone: a fault of the machine or its software that no flag, config or version shows beforehand."""
+
+
 @dataclass(frozen=True, slots=True)
 class DevelopmentRange:
     """Development builds a rule is known to hold for: commits ``first`` to ``last`` after the tag ``base``."""
@@ -91,6 +100,7 @@ class Rule:
     references: tuple[str, ...] = ()
     signatures: tuple[Signature, ...] = ()
     verified: tuple[Mapping[str, Any], ...] = ()
+    found_in: FoundIn = FoundIn.LAUNCH
 
 
 COMPILED_RULES: Final = "checks"
@@ -119,6 +129,7 @@ RULE_KEYS: Final = frozenset(
         "references",
         "signatures",
         "verified",
+        "found_in",
         "examples",
     }
 )
@@ -158,6 +169,7 @@ def rule_from_record(record: Mapping[str, Any], area: str, source: str, releases
             references=tuple(str(item) for item in record.get("references") or ()),
             signatures=tuple(signature_from_record(item) for item in record.get("signatures") or ()),
             verified=tuple(record.get("verified") or ()),
+            found_in=FoundIn(record.get("found_in") or FoundIn.LAUNCH),
         )
     except KeyError as missing:
         raise InputError(f"{source}: a rule needs the key {missing}") from None

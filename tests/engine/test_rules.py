@@ -15,7 +15,7 @@ from dsv4check.data import rules_dir
 from dsv4check.engine.conditions import OPERATORS
 from dsv4check.engine.edits import kind_of
 from dsv4check.engine.fields import Fields
-from dsv4check.engine.rule import Severity, read_sources, rule_from_record
+from dsv4check.engine.rule import FoundIn, Severity, read_sources, rule_from_record
 from dsv4check.engine.signature import check_signature
 from tests.launches import all_rules, run_launch
 
@@ -30,6 +30,9 @@ def _cases(kind: str) -> list[Any]:
 def _each_case(kind: str) -> Iterator[Any]:
     for record, _area, _path in SOURCES:
         for number, launch in enumerate((record.get("examples") or {}).get(kind) or []):
+            if "log" in launch:
+                # Read in tests/triage/test_rule_logs.py.
+                continue
             yield pytest.param(record["id"], launch, id=f"{record['id']}-{number}")
 
 
@@ -46,7 +49,10 @@ def test_rule_is_well_formed(record: dict[str, Any], area: str, path: str) -> No
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", rule.name)
     assert Path(path).name.startswith(f"{rule.id}-")
     assert rule.summary
-    assert rule.problem or rule.when or rule.development, "a rule needs a problem, conditions or development builds"
+    if rule.found_in is FoundIn.LAUNCH:
+        assert rule.problem or rule.when or rule.development, "a rule needs a problem, conditions or development builds"
+    else:
+        assert rule.signatures, "a rule about logs needs a signature"
     if rule.vllm:
         SpecifierSet(rule.vllm)
     for signature in rule.signatures:
@@ -103,6 +109,8 @@ def test_errors_of_the_examples_have_fixes() -> None:
         if record["severity"] != "error":
             continue
         for launch in record["examples"]["fires"]:
+            if "log" in launch:
+                continue
             report = run_launch(launch, fixes=True)
             finding = next(item for item in report.findings if item.rule == record["id"])
             if not finding.fixes and not finding.no_fix:

@@ -1,0 +1,206 @@
+"""The causes that may explain an error, ranked, each with the evidence for and against it.
+
+Two things speak for a rule: its text stands in the log, and the checker finds the hazard in the launch that the log
+states. Many hazards share a text ("illegal memory access"), so the launch tells them apart: its release, its GPU and
+what the checker finds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum, auto
+from typing import Final, assert_never
+
+from dsv4check.engine.edits import edits_text
+from dsv4check.engine.rule import Certainty, FoundIn, Rule, Severity
+from dsv4check.problems import Stage
+from dsv4check.records import dataclass
+from dsv4check.report.model import Finding
+from dsv4check.triage.answer import Candidate, Evidence, Sureness
+from dsv4check.triage.known import KnownLaunch
+from dsv4check.triage.matching import TextMatch
+from dsv4check.triage.records import ErrorEvent, Milestone
+
+
+class Standing(Enum):
+    """What the launch that a log states says about a rule whose text was found."""
+
+    FOUND = auto()
+    """The checker finds the hazard in it."""
+    LOG_ONLY = auto()
+    """The rule is about what no launch shows."""
+    OPEN = auto()
+    """The log states too little to say."""
+    UNCONFIRMED = auto()
+    """The checker does not find it, but parts of the launch are not known."""
+    NOT_FOUND = auto()
+    """The checker knows the whole launch and does not find it."""
+    OTHER_RELEASE = auto()
+    """The rule is about other releases."""
+    REFUTED = auto()
+    """The rule is about another GPU or package version."""
+
+    @property
+    def contradicts(self) -> bool:
+        """True when it speaks against the rule."""
+        return self in (Standing.NOT_FOUND, Standing.OTHER_RELEASE, Standing.REFUTED)
+
+
+_WEIGHT: Final = {
+    Standing.FOUND: 80.0,
+    Standing.LOG_ONLY: 10.0,
+    Standing.OPEN: 0.0,
+    Standing.UNCONFIRMED: -20.0,
+    Standing.NOT_FOUND: -60.0,
+    Standing.OTHER_RELEASE: -80.0,
+    Standing.REFUTED: -80.0,
+}
+_LETTER: Final = 0.4
+_MOST_LETTERS: Final = 60
+_SAME_STAGE: Final = 10.0
+"""Weights: what the launch says counts more than a longer text, and that more than the stage."""
+_MOST: Final = 6
+"""Candidates that are worth reading."""
+_SHORTEST_QUOTE: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Weighed:
+    rule: Rule
+    score: float
+    standing: Standing
+    finding: Finding | None
+    evidence: tuple[Evidence, ...]
+    needed: tuple[str, ...]
+
+
+def rank_candidates(
+    error: ErrorEvent | None, matches: Sequence[TextMatch], launch: KnownLaunch, milestone: Milestone
+) -> tuple[Candidate, ...]:
+    """Candidates for an error, best first.
+
+    ``matches`` are the rules whose text stands in the error; without an ``error``, in lines of the log.
+    """
+    known = {match.rule.id for match in matches}
+    found = [*matches, *(_quoted(error, launch, known) if error is not None else ())]
+    weighed = sorted(
+        (_weigh(match, launch, milestone) for match in found), key=lambda item: (-item.score, item.rule.id)
+    )
+    return tuple(_candidate(item, weighed, launch) for item in weighed[:_MOST])
+
+
+def _quoted(error: ErrorEvent, launch: KnownLaunch, known: set[str]) -> list[TextMatch]:
+    """Rules without a signature for it whose finding quotes the very text of the error."""
+    said = _normal(error.said)
+    found = []
+    for finding in launch.report.findings if launch.report is not None else ():
+        quoted = _normal(finding.error)
+        if finding.rule not in known and len(quoted) >= _SHORTEST_QUOTE and quoted in said:
+            found.append(TextMatch(launch.rules[finding.rule], None, error.line, len(quoted)))
+    return found
+
+
+def _normal(text: str) -> str:
+    return " ".join(text.split()).lower()
+
+
+def _weigh(match: TextMatch, launch: KnownLaunch, milestone: Milestone) -> _Weighed:
+    rule = match.rule
+    finding = launch.finding(rule)
+    standing, reason, needed = _standing(rule, finding, launch)
+    evidence = [Evidence(_text_evidence(match), line=match.line)]
+    evidence.append(Evidence(reason, supports=standing in (Standing.FOUND, Standing.LOG_ONLY)))
+    score = _WEIGHT[standing] + _LETTER * min(match.specificity, _MOST_LETTERS) + _worth(rule)
+    stage = finding.stage if finding is not None else rule.stage
+    if milestone.reached:
+        same = stage is milestone.stage
+        score += _SAME_STAGE if same else 0.0
+        evidence.append(Evidence(_stage_evidence(stage, milestone.stage), same, milestone.line))
+    return _Weighed(rule, score, standing, finding, tuple(evidence), needed)
+
+
+def _worth(rule: Rule) -> float:
+    """Where nothing else decides: what fails before what only warns, what is proven before what was reported."""
+    severity = {Severity.ERROR: 6.0, Severity.WARNING: 3.0, Severity.NOTE: 0.0}[rule.severity]
+    return severity + {Certainty.PROVEN: 2.0, Certainty.DECLARED: 1.0, Certainty.REPORTED: 0.0}[rule.certainty]
+
+
+def _standing(rule: Rule, finding: Finding | None, launch: KnownLaunch) -> tuple[Standing, str, tuple[str, ...]]:
+    """What the launch says about a rule, in words, and what would settle it."""
+    if finding is not None:
+        return Standing.FOUND, "the checker finds it in the launch that the log states", ()
+    if rule.found_in is FoundIn.LOG:
+        return Standing.LOG_ONLY, "it lies in the machine or its software, which no flag shows", ()
+    if launch.build is not None and launch.release_admits(rule) is False:
+        return Standing.OTHER_RELEASE, f"it is about {_releases(rule)}, and the log is of {launch.build.version}", ()
+    refuted = launch.refuted_by(rule)
+    if refuted is not None:
+        return Standing.REFUTED, f"it is about another {_subject(refuted)} than the log shows", ()
+    if launch.report is None:
+        return (
+            Standing.OPEN,
+            "the log does not state the launch",
+            (f"the whole command, to see whether {rule.id} holds",),
+        )
+    question = launch.question(rule)
+    if question is not None:
+        return Standing.OPEN, f"open whether it holds: {question.why}", (f"{rule.id}: {question.how}",)
+    if not launch.complete:
+        reason = "the checker does not find it in what the log states of the launch"
+        return Standing.UNCONFIRMED, reason, (f"the rest of the launch: whether {rule.id} holds",)
+    return Standing.NOT_FOUND, "the checker does not find it in the launch that the log states", ()
+
+
+def _releases(rule: Rule) -> str:
+    if rule.vllm is not None:
+        return f"vLLM {rule.vllm}"
+    return "development builds" if rule.development else "all releases"
+
+
+def _subject(field: str) -> str:
+    area, _dot, name = field.partition(".")
+    return name if area == "package" else "GPU"
+
+
+def _text_evidence(match: TextMatch) -> str:
+    if match.signature is None:
+        return "the log says what the checker quotes for it"
+    return "the log has its text" + (" at its place in the traceback" if match.signature.frame else "")
+
+
+def _stage_evidence(expected: Stage, reached: Stage) -> str:
+    if expected is reached:
+        return f"it shows at the stage that was under way ({reached.value})"
+    return f"it shows at the stage {expected.value}, and the log stops at {reached.value}"
+
+
+def _candidate(item: _Weighed, ranked: Sequence[_Weighed], launch: KnownLaunch) -> Candidate:
+    from dsv4check.triage.first_fix import first_release_with_fix
+
+    rule, finding = item.rule, item.finding
+    return Candidate(
+        rule=rule,
+        sureness=_sureness(item, ranked),
+        evidence=item.evidence,
+        finding=finding,
+        message=finding.message if finding is not None else rule.summary,
+        remedies=() if finding is not None else tuple(edits_text(fix["edits"]) for fix in rule.fixes),
+        fixed_in=first_release_with_fix(rule, launch),
+        needed=item.needed,
+    )
+
+
+def _sureness(item: _Weighed, ranked: Sequence[_Weighed]) -> Sureness:
+    rivals = [other for other in ranked if other is not item and not other.standing.contradicts]
+    match item.standing:
+        case Standing.FOUND:
+            first = not any(other.standing is Standing.FOUND and other.score > item.score for other in rivals)
+            return Sureness.CERTAIN if first and item.rule.certainty is not Certainty.REPORTED else Sureness.LIKELY
+        case Standing.LOG_ONLY:
+            return Sureness.LIKELY if rivals else Sureness.CERTAIN
+        case Standing.OPEN | Standing.UNCONFIRMED:
+            return Sureness.POSSIBLE if rivals else Sureness.LIKELY
+        case Standing.NOT_FOUND | Standing.OTHER_RELEASE | Standing.REFUTED:
+            return Sureness.POSSIBLE
+        case _:
+            assert_never(item.standing)

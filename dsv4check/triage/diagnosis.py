@@ -1,0 +1,146 @@
+"""``triage``: from logs to an answer. Reading, the run that failed, its launch, the check, the causes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import BinaryIO
+
+from dsv4check.api import check_request
+from dsv4check.engine.rule import Rule
+from dsv4check.errors import InputError
+from dsv4check.inputs.command import format_command
+from dsv4check.inputs.vllm_version import resolve_vllm
+from dsv4check.report.masking import masked_command
+from dsv4check.report.model import Report
+from dsv4check.request import Request
+from dsv4check.triage.answer import Candidate, Outcome, TriageReport
+from dsv4check.triage.apart import told_apart
+from dsv4check.triage.candidates import rank_candidates
+from dsv4check.triage.known import KnownLaunch
+from dsv4check.triage.matching import rules_for_event, rules_for_lines
+from dsv4check.triage.milestones import stage_reached
+from dsv4check.triage.nearest import nearest_rules
+from dsv4check.triage.reading import read_logs
+from dsv4check.triage.records import ErrorEvent, LogReading, Milestone, Run, Stated
+from dsv4check.triage.requesting import stated_hardware, to_request
+from dsv4check.triage.root_cause import ordered_causes
+from dsv4check.triage.said import SaidByUser
+from dsv4check.triage.stated import read_stated
+
+
+def triage(
+    names: Sequence[str],
+    rules: tuple[Rule, ...],
+    said: SaidByUser,
+    *,
+    run_number: int | None = None,
+    stdin: BinaryIO | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> TriageReport:
+    """Read logs (files, ``-``, gz) of one launch and explain the first real error.
+
+    ``said`` is what the user says about the launch; it wins over the log. ``run_number``: which start in the log,
+    1-based; by default the last one that shows an error. Raises InputError for what cannot be read.
+    """
+    return diagnose(read_logs(names, stdin=stdin, progress=progress), rules, said, run_number)
+
+
+def diagnose(
+    reading: LogReading, rules: tuple[Rule, ...], said: SaidByUser, run_number: int | None = None
+) -> TriageReport:
+    """The answer for what was read. Raises InputError when the log has no such run."""
+    number = _number(reading, run_number)
+    run = reading.runs[number - 1]
+    causes = ordered_causes(run)
+    error = causes[0] if causes else None
+    milestone = stage_reached(run, error)
+    stated = said.over(read_stated(reading, run))
+    launch, notes = _launch(stated, rules, said.model_config)
+    candidates = _candidates(run, causes, rules, launch, milestone)
+    outcome = Outcome.EXPLAINED if candidates else Outcome.UNKNOWN
+    if error is None:
+        outcome = Outcome.NO_ERROR
+    return TriageReport(
+        outcome=outcome,
+        reading=reading,
+        run=run,
+        run_number=number,
+        stated=stated,
+        milestone=milestone,
+        error=error,
+        later=tuple(item for item in causes[1:] if not item.consequence),
+        candidates=candidates,
+        nearest=nearest_rules(error, milestone.stage, rules) if outcome is Outcome.UNKNOWN and error else (),
+        report=launch.report,
+        command=format_command(masked_command(launch.report.deployment.command)) if launch.report is not None else "",
+        apart=told_apart(candidates),
+        missing=stated.missing,
+        notes=(*reading.notes, *notes, *_other_runs(reading, number)),
+    )
+
+
+def _number(reading: LogReading, asked: int | None) -> int:
+    if asked is not None:
+        if not 1 <= asked <= len(reading.runs):
+            raise InputError(f"--run {asked}: the log shows {len(reading.runs)} start(s) of vLLM")
+        return asked
+    real = [number for number, run in enumerate(reading.runs, 1) if any(not item.consequence for item in run.events)]
+    any_error = [number for number, run in enumerate(reading.runs, 1) if run.events]
+    return (real or any_error or [len(reading.runs)])[-1]
+
+
+def _other_runs(reading: LogReading, number: int) -> list[str]:
+    if len(reading.runs) == 1:
+        return []
+    return [f"the log shows {len(reading.runs)} starts of vLLM; this is about number {number} (--run N for another)"]
+
+
+def _candidates(
+    run: Run, causes: Sequence[ErrorEvent], rules: tuple[Rule, ...], launch: KnownLaunch, milestone: Milestone
+) -> tuple[Candidate, ...]:
+    """Candidates for the first error that any rule knows among the real ones, else for what the lines warn of.
+
+    A later error is only taken when the first one is a mere consequence: it explains nothing else.
+    """
+    if not causes:
+        return rank_candidates(None, rules_for_lines(run, rules), launch, milestone)
+    first = causes[0]
+    found = rank_candidates(first, rules_for_event(first, rules), launch, milestone)
+    if found or not first.consequence:
+        return found
+    return rank_candidates(None, rules_for_lines(run, rules), launch, milestone)
+
+
+def _launch(stated: Stated, rules: tuple[Rule, ...], model_config: str | None) -> tuple[KnownLaunch, list[str]]:
+    """What is known about the launch; notes say why it could not be checked."""
+    notes: list[str] = []
+    build = resolve_vllm(stated.vllm) if stated.vllm else None
+    report: Report | None = None
+    request: Request | None = None
+    try:
+        request = to_request(stated, model_config=model_config)
+        report = check_request(request, rules)
+    except InputError as error:
+        notes.append(f"the launch was not checked: {error}")
+        request = None
+    hardware = request.hardware if request is not None else stated_hardware(stated)
+
+    def recheck(release: str) -> Report | None:
+        if request is None:
+            return None
+        try:
+            return check_request(replace(request, vllm=resolve_vllm(release)), rules, fixes=False)
+        except InputError:
+            return None
+
+    known = KnownLaunch(
+        rules={rule.id: rule for rule in rules},
+        build=build,
+        hardware=hardware,
+        packages=dict(stated.packages),
+        report=report,
+        recheck=recheck if report is not None else None,
+        complete=report is not None and build is not None and hardware.vendor is not None and bool(stated.words),
+    )
+    return known, notes

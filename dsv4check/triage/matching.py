@@ -1,0 +1,69 @@
+"""Which rules know the text of an error."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from dsv4check.engine.rule import Rule
+from dsv4check.engine.signature import Signature
+from dsv4check.records import dataclass
+from dsv4check.triage.records import ErrorEvent, LogLine, Run
+
+_NO_LITERAL: Final = re.compile(r"\(\?[^)]*\)|\\[A-Za-z]|\[[^\]]*\]|\{\d+,?\d*\}|[\\.*+?^$|()]")
+"""What does not stand for itself in a regular expression."""
+_MAX_SAID: Final = 20_000
+"""Characters of one error that are searched."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextMatch:
+    """A rule whose text was found: by a signature, or (None) by what the checker quotes."""
+
+    rule: Rule
+    signature: Signature | None
+    line: LogLine
+    """Where in the log."""
+    specificity: int
+    """Letters that the signature asks for, those of the frame included: the more, the less it may be a coincidence."""
+
+
+def rules_for_event(event: ErrorEvent, rules: Iterable[Rule]) -> list[TextMatch]:
+    """The rules with a signature in an error, each once with its most specific one; most specific first."""
+    said, places = event.said[:_MAX_SAID], event.places
+    return _best(
+        TextMatch(rule, signature, event.line, specificity(signature))
+        for rule in rules
+        for signature in rule.signatures
+        if signature.matches(said, places)
+    )
+
+
+def rules_for_lines(run: Run, rules: Iterable[Rule]) -> list[TextMatch]:
+    """The rules with a signature in one of the kept lines; most specific first."""
+    found = []
+    patterns = [(rule, item) for rule in rules for item in rule.signatures if item.text and not item.frame]
+    for line in run.lines:
+        if line.level in _SAYING_NOTHING:
+            continue
+        text = line.text[:_MAX_SAID]
+        found += [TextMatch(rule, item, line, specificity(item)) for rule, item in patterns if item.matches_text(text)]
+    return _best(found)
+
+
+_SAYING_NOTHING: Final = frozenset({"DEBUG"})
+
+
+def specificity(signature: Signature) -> int:
+    """Letters that a signature asks for."""
+    return sum(len(_NO_LITERAL.sub("", text)) for text in (signature.text, signature.frame))
+
+
+def _best(found: Iterable[TextMatch]) -> list[TextMatch]:
+    best: dict[str, TextMatch] = {}
+    for item in found:
+        known = best.get(item.rule.id)
+        if known is None or item.specificity > known.specificity:
+            best[item.rule.id] = item
+    return sorted(best.values(), key=lambda item: (-item.specificity, item.rule.id))
