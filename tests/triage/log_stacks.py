@@ -204,7 +204,9 @@ FRAMES: dict[str, list[PlaceOfFrame]] = {
         at("model_executor/model_loader/utils.py", "initialize_model", r"model_class\(vllm_config=vllm_config, prefix"),
     ],
     "default_weights": [
-        at("model_executor/model_loader/default_loader.py", "DefaultModelLoader.load_weights", r"model\.load_weights\("),
+        at(
+            "model_executor/model_loader/default_loader.py", "DefaultModelLoader.load_weights", r"model\.load_weights\("
+        ),
     ],
     "causal_init": _model("DeepseekV4ForCausalLM.__init__", r"self\.model = self\.model_cls\("),
     "causal_weights": _model("DeepseekV4ForCausalLM.load_weights", r"= loader\.load_weights\("),

@@ -40,9 +40,10 @@ def has_message(release: str, message: str) -> bool:
 
 def frames_of(release: str, names: Iterable[str]) -> tuple[LogFrame, ...]:
     """The frames of these names that the release has, in order."""
-    found = []
-    for name in names:
-        for item in table()["frames"].get(name, ()):
-            if release in item["lines"]:
-                found.append(LogFrame(item["path"], item["lines"][release], item["function"], item["code"]))
-    return tuple(found)
+    known = table()["frames"]
+    return tuple(
+        LogFrame(item["path"], item["lines"][release], item["function"], item["code"])
+        for name in names
+        for item in known.get(name, ())
+        if release in item["lines"]
+    )
