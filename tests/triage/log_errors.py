@@ -20,7 +20,9 @@ EXCEPTION = re.compile(r"([A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warni
 ABBREVIATED = re.compile(r"\(\.\.\.|\.\.\. |\(…|…|^\w+Error \(|^\w+Error in ")
 DEEP_GEMM = re.compile(r"\((csrc/\S+\.hpp)\)")
 """A place in DeepGEMM's sources, whose path and line the rules leave out."""
-WHERE = re.compile(r"([\w/]+\.py):([\w.]+)")
+WHERE = re.compile(r"(?!envs\.py)([\w/]+\.py):([\w.]*\b[a-z_]\w*)\Z")
+"""A place of a rule's verification that is a function."""
+ASSERTED = re.compile(r"(?:AssertionError \(|AssertionError: )?(assert .*?)\)?\Z", re.DOTALL)
 CUDA = re.compile(r"^CUDA error: ")
 MODULES = {
     "OutOfMemoryError": "torch.OutOfMemoryError",
@@ -42,6 +44,14 @@ CLASSES = (
     (r"max_num_seqs|max_num_batched|prefill", "SchedulerConfig"),
     (r"kv_cache_dtype|block_size|cache", "CacheConfig"),
 )
+RAISING = {
+    "AssertionError": "assert (",
+    "KeyError": "param = params_dict[name]",
+    **dict.fromkeys(("AttributeError", "TypeError", "ZeroDivisionError", "IndexError"), ""),
+    **dict.fromkeys(("OutOfMemoryError", "AcceleratorError", "ValidationError"), ""),
+}
+"""The quoted line of exceptions that no ``raise`` raises."""
+UNKNOWN_PLACE = "vllm/models/deepseek_v4/nvidia/model.py"
 CUDA_TAIL = (
     "Search for `cudaErrorIllegalAddress' in https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html"
     " for more information.\nCUDA kernel errors might be asynchronously reported at some other API call, so the"
@@ -67,9 +77,14 @@ def error_of(rule_id: str, launch: Mapping[str, Any]) -> LogError | None:
 
 
 def of_finding(rule: Rule, found: Finding) -> LogError | None:
-    if found.error and not ABBREVIATED.search(found.error):
+    if found.error and (ASSERTED.match(found.error) or not ABBREVIATED.search(found.error)):
         return with_frame(rule, read_error(found.error, found.stage, rule))
-    return sample_for(rule, found)
+    sample = sample_for(rule, found)
+    if sample is None or not ASSERTED.match(sample.message):
+        return sample
+    # Python shows the condition of a bare assertion as the last quoted line, and no text behind the type.
+    shown = read_error(sample.message, found.stage, rule)
+    return with_frame(rule, replace(shown, frames=(*sample.frames, *shown.frames)))
 
 
 def sample_for(rule: Rule, found: Finding | None = None) -> LogError | None:
@@ -108,11 +123,16 @@ def made(text: str, stage: Stage, rule: Rule) -> LogError:
         return LogError("", text, stage, level="WARNING")
     if stage is Stage.ARGPARSE and ("error: " in text or text.startswith(("argument ", "unrecognized", "ambiguous"))):
         return LogError("argparse", text.rpartition("error: ")[2] if "error: " in text else text, stage)
+    if ASSERTED.match(text):
+        return LogError("AssertionError", text, stage)
     return read_error(text, stage, rule, guess="RuntimeError" if stage.order > 1 else "ValueError")
 
 
 def read_error(text: str, stage: Stage, rule: Rule, guess: str = "RuntimeError") -> LogError:
     """``Type: text`` as the checker writes it, in the form in which vLLM's log shows it."""
+    asserted = ASSERTED.match(text)
+    if asserted is not None:
+        return LogError("AssertionError", "", stage, (LogFrame(UNKNOWN_PLACE, 112, "__init__", asserted.group(1)),))
     found = EXCEPTION.match(text)
     if found is None:
         if stage is Stage.ARGPARSE and rule.severity is Severity.ERROR:
@@ -153,6 +173,9 @@ def with_frame(rule: Rule, error: LogError) -> LogError:
     """The failure with the frame that raises it: as the rule was verified, and as a signature asks for it."""
     raising = raised_in(rule, error)
     if raising is not None:
+        if error.frames and error.frames[-1].path == UNKNOWN_PLACE:
+            raising = replace(raising, code=error.frames[-1].code)
+            error = replace(error, frames=error.frames[:-1])
         error = replace(error, frames=(*error.frames, raising))
     if satisfied(rule, error):
         return error
@@ -169,7 +192,7 @@ def raised_in(rule: Rule, error: LogError) -> LogFrame | None:
     for item in rule.verified:
         found = WHERE.match(str(item.get("where", "")))
         if found and item.get("how") == "code":
-            code = f"raise {error.short_kind}(" if error.short_kind != "AssertionError" else "assert ("
+            code = RAISING.get(error.short_kind, f"raise {error.short_kind}(")
             path = found.group(1) if found.group(1).startswith("vllm/") else f"vllm/{found.group(1)}"
             return LogFrame(path, 112, found.group(2).rpartition(".")[2], code)
     return None

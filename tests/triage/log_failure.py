@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 
 from dsv4check.problems import Stage
 from tests.triage.log_launch import Launch
@@ -63,6 +64,8 @@ def frames(launch: Launch, *parts: str | LogFrame) -> tuple[LogFrame, ...]:
     found: list[LogFrame] = []
     for part in parts:
         found.extend([part] if isinstance(part, LogFrame) else frames_of(launch.release, [part]))
+    if launch.vendor == "amd":
+        found = [replace(frame, path=frame.path.replace("/nvidia/", "/amd/")) for frame in found]
     return tuple(found)
 
 
@@ -76,9 +79,8 @@ def refused(writer: Writer, error: LogError) -> None:
     if error.kind == "argparse":
         writer.raw("", f"usage: vllm serve [model_tag] [options]\n{error.said}")
         return
-    stack = frames(writer.launch, MAIN, "main_parse", "parse_args")
-    if not error.frames and not error.short_kind.startswith(("KeyError", "AttributeError", "JSONDecode", "Validation")):
-        stack = stack[:2] if writer.launch.second_runner else stack
+    inside = any(frame.function == "parse_args" for frame in error.frames)
+    stack = frames(writer.launch, MAIN, "main_parse", *(() if inside else ("parse_args",)))
     writer.raw("", traceback((*stack, *error.frames), error.said))
 
 
@@ -88,7 +90,12 @@ def configuring(writer: Writer, error: LogError) -> None:
     name = found.group(1) if found and found.group(1) in CONFIG_STACKS else "VllmConfig"
     if name == "VllmConfig":
         configure(writer)
-    stack = [*serve_stack(launch), *frames(launch, "create_config", *CONFIG_STACKS[name])]
+    inner = CONFIG_STACKS[name]
+    if error.frames and error.frames[0].path.endswith("engine/arg_utils.py"):
+        inner = {"create_engine_config": (), "create_speculative_config": ("config_draft",)}.get(
+            error.frames[0].function, inner[:1]
+        )
+    stack = [*serve_stack(launch), *frames(launch, "create_config", *inner)]
     if error.short_kind == "ValidationError":
         stack.append(PYDANTIC)
     writer.raw(API, traceback([*stack, *error.frames], error.said))

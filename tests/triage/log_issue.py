@@ -20,6 +20,7 @@ def environment(launch: Launch) -> str:
     if flashinfer:
         packages["flashinfer-python"] = str(flashinfer)
     packages.update({name: str(version) for name, version in (launch.source.get("packages") or {}).items()})
+    rocm = launch.vendor == "amd"
     gpus = [f"GPU {number}: {launch.gpu_name}" for number in range(launch.gpu_count)]
     lines = [
         *heading("System Info"),
@@ -28,10 +29,10 @@ def environment(launch: Launch) -> str:
         "Libc version                 : glibc-2.35",
         "",
         *heading("PyTorch Info"),
-        f"PyTorch version              : {packages['torch']}+cu129",
+        f"PyTorch version              : {packages['torch']}+{'rocm7.0' if rocm else 'cu129'}",
         "Is debug build               : False",
-        "CUDA used to build PyTorch   : 12.9",
-        "ROCM used to build PyTorch   : N/A",
+        f"CUDA used to build PyTorch   : {'N/A' if rocm else '12.9'}",
+        f"ROCM used to build PyTorch   : {'7.0.51831' if rocm else 'N/A'}",
         "",
         *heading("Python Environment"),
         "Python version               : 3.12.13 (main, Mar  4 2026, 09:23:07) [GCC 11.4.0] (64-bit runtime)",
@@ -55,7 +56,7 @@ def environment(launch: Launch) -> str:
         "[conda] Could not collect",
         "",
         *heading("vLLM Info"),
-        "ROCM Version                 : Could not collect",
+        f"ROCM Version                 : {'7.0.51831' if rocm else 'Could not collect'}",
         f"vLLM Version                 : {launch.version}",
         "vLLM Build Flags:",
         "  CUDA Archs: 7.5 8.0 8.6 8.9 9.0 10.0 12.0; ROCm: Disabled; XPU: Disabled",

@@ -106,10 +106,15 @@ class Launch:
         runner = self.report.resolution.runner
         return runner is not None and runner.name == "v2"
 
+    @property
+    def vendor(self) -> str:
+        return self.report.deployment.hardware.vendor or "nvidia"
+
     @cached_property
     def gpu_name(self) -> str:
         stated = str(self.report.deployment.hardware.name or self.source.get("gpu") or "NVIDIA H200")
-        return GPU_NAMES.get(stated, stated if " " in stated else f"NVIDIA {stated}")
+        maker = {"amd": "AMD ", "intel": "Intel "}.get(self.vendor, "NVIDIA ")
+        return GPU_NAMES.get(stated, stated if " " in stated else f"{maker}{stated.replace('-', ' ')}")
 
     @cached_property
     def gpu_count(self) -> int:

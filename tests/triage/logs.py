@@ -60,5 +60,7 @@ def with_warning(writer: Writer, error: LogError) -> None:
 
 
 def say(writer: Writer, error: LogError) -> None:
+    if any(error.said in entry.text for entry in writer.entries):
+        return
     process = API if error.stage.order <= Stage.ENGINE_CONFIG.order else writer.launch.runners[0]
     writer.log(process, "", error.said, error.level, "deepseek_v4.py:214")

@@ -240,6 +240,22 @@ def test_frames_of_the_failure_come_last() -> None:
     assert lines[-1] == "ValueError: no such dtype"
 
 
+def test_a_bare_assertion_shows_its_condition_in_the_last_frame() -> None:
+    launch = next(record for record, _area, _path in SOURCES if record["id"] == "PA016")["examples"]["fires"][0]
+    error = error_of("PA016", launch)
+    assert error is not None
+    lines = write_log(launch, error, "bare").splitlines()
+    assert lines[-2:] == ["    assert self._moe_model is not None", "AssertionError"]
+
+
+def test_other_vendors_are_named() -> None:
+    launch = {**LAUNCH, "gpu": "MI355X", "vllm": "0.26.0"}
+    text = write_log(launch, ERRORS[3], "github-issue")
+    assert "GPU 0: AMD Instinct MI355X" in text
+    assert "ROCM Version                 : 7.0" in text
+    assert "models/deepseek_v4/amd/model.py" in text
+
+
 def test_crash_loop_has_three_starts_in_order() -> None:
     text = write_log(LAUNCH, ERRORS[3], "crash-loop")
     assert text.count("version 0.24.0") == 3
