@@ -1,0 +1,66 @@
+"""Logs that vLLM would print for a launch and a failure, in the forms in which they reach a person.
+
+error = error_of("KV001", launch)
+text = write_log(launch, error, "docker", seed=3)
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from dsv4check.problems import Stage
+from tests.triage.log_errors import error_of, sample_for
+from tests.triage.log_failure import fail
+from tests.triage.log_forms import FORMS, in_form
+from tests.triage.log_launch import Launch, checked
+from tests.triage.log_records import LogError
+from tests.triage.log_startup import API, STEPS, start
+from tests.triage.log_writer import Writer
+
+__all__ = ["FORMS", "LogError", "error_of", "sample_for", "write_log", "write_start"]
+
+
+def write_log(launch: Mapping[str, Any], error: LogError | None, form: str, seed: int = 0) -> str:
+    """The log of this launch, with the failure (or the warning) where it belongs; None: a start that works."""
+    return in_form(written(checked(launch), error), error, form, random.Random(f"{form}|{seed}"))
+
+
+def write_start(launch: Mapping[str, Any], until: Stage) -> str:
+    """A log that ends before the stage has failed or gone on: what is left of a start that hangs."""
+    writer = Writer(checked(launch))
+    start(writer, until)
+    return in_form(writer, None, "plain", random.Random(0))
+
+
+def written(launch: Launch, error: LogError | None) -> Writer:
+    writer = Writer(launch)
+    if error is None:
+        start(writer, Stage.ACCURACY)
+    elif error.fatal:
+        start(writer, error.stage)
+        fail(writer, error)
+    else:
+        with_warning(writer, error)
+    return writer
+
+
+def with_warning(writer: Writer, error: LogError) -> None:
+    """A start that works, with the line where the stage logs it."""
+    place = min(error.stage.order, Stage.RUNTIME.order)
+    said = False
+    for stage, lines in STEPS:
+        if not said and stage.order > place:
+            say(writer, error)
+            said = True
+        lines(writer)
+    if not said:
+        say(writer, error)
+
+
+def say(writer: Writer, error: LogError) -> None:
+    if any(error.said in entry.text for entry in writer.entries):
+        return
+    process = API if error.stage.order <= Stage.ENGINE_CONFIG.order else writer.launch.runners[0]
+    writer.log(process, "", error.said, error.level, "deepseek_v4.py:214")
