@@ -171,9 +171,11 @@ def _lora(deployment: Deployment, section: Mapping[str, Any]) -> list[Problem]:
         problems.append(config_problem("lora-cpu-pool", error, data, where(deployment, "max_cpu_loras")))
     problems += _lora_budget(deployment, origin)
     if deployment.hardware.vendor not in (None, "nvidia"):
+        if deployment.hardware.vendor == "amd" and not _has_vision(deployment):
+            problems.append(_lora_refused(deployment, section, "lora-unsupported-rocm", "DeepseekV4ForCausalLM"))
         return problems
     if deployment.model.family == "deepseek_v41":
-        return [*problems, *_lora_v41(deployment, section, origin)]
+        return [*problems, _lora_refused(deployment, section, "lora-unsupported-v41", "DeepseekV41ForCausalLM")]
     if not section["lora"]["supported"]:
         error = "DeepseekV4ForCausalLM does not support LoRA yet."
         problems.append(Problem("lora-unsupported", Stage.WEIGHT_LOAD, "ValueError", error, {}, origin))
@@ -189,16 +191,20 @@ def _lora(deployment: Deployment, section: Mapping[str, Any]) -> list[Problem]:
     return problems
 
 
-def _lora_v41(deployment: Deployment, section: Mapping[str, Any], origin: Origin | None) -> list[Problem]:
-    """V4.1's class (the multimodal one) has no LoRA in any release; 0.33 says so before the weights are loaded."""
+def _lora_refused(deployment: Deployment, section: Mapping[str, Any], code: str, cls: str) -> Problem:
+    """A class without LoRA in any release; 0.33 says so before the weights are loaded."""
+    origin = where(deployment, "enable_lora")
     if section["lora"]["mega_moe_refused"]:
         error = (
-            f"LoRA is not supported for DeepseekV41ForCausalLM ({deployment.model.name}). Supported models implement "
+            f"LoRA is not supported for {cls} ({deployment.model.name}). Supported models implement "
             "the `SupportsLoRA` interface. Run this model without `enable_lora`."
         )
-        return [config_problem("lora-unsupported-v41", error, {}, origin)]
-    error = "DeepseekV41ForCausalLM does not support LoRA yet."
-    return [Problem("lora-unsupported-v41", Stage.WEIGHT_LOAD, "ValueError", error, {}, origin)]
+        return config_problem(code, error, {}, origin)
+    return Problem(code, Stage.WEIGHT_LOAD, "ValueError", f"{cls} does not support LoRA yet.", {}, origin)
+
+
+def _has_vision(deployment: Deployment) -> bool:
+    return deployment.model.family == "deepseek_v41" or "vision_n_layers" in deployment.model.text
 
 
 def _lora_budget(deployment: Deployment, origin: Origin | None) -> list[Problem]:

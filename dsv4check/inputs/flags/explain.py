@@ -25,6 +25,8 @@ RENAMED: Final[Mapping[str, str]] = {
     "--ep": "--enable-expert-parallel",
     "--enable-ep": "--enable-expert-parallel",
     "--expert-parallel": "--enable-expert-parallel",
+    "--cc": "--compilation-config",
+    "--ac": "--attention-config",
     "--context-length": "--max-model-len",
     "--max-context-len": "--max-model-len",
     "--max-context-length": "--max-model-len",
