@@ -240,7 +240,14 @@ def _shared_padding(
     width *= draft.integer("n_shared_experts") or 1
     if width % (parallel.tensor * _FP8_BLOCK) == 0:
         return ()
-    data = {"width": width, "tensor": parallel.tensor, "draft": draft.name}
+    fitting = [ranks for ranks in range(1, parallel.tensor) if width % (ranks * _FP8_BLOCK) == 0]
+    data = {
+        "width": width,
+        "tensor": parallel.tensor,
+        "draft": draft.name,
+        "padded": -(-width // (parallel.tensor * _FP8_BLOCK)) * _FP8_BLOCK,
+        "fitting": max(fitting, default=1),
+    }
     return (_problem(deployment, "weights-draft-shared-padding", Stage.WEIGHT_LOAD, "", "", data),)
 
 

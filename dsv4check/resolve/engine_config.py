@@ -169,7 +169,6 @@ def _lora(deployment: Deployment, section: Mapping[str, Any]) -> list[Problem]:
         error = f"max_cpu_loras ({cpu}) must be >= max_loras ({loras})."
         data = {"cpu": cpu, "loras": loras}
         problems.append(config_problem("lora-cpu-pool", error, data, where(deployment, "max_cpu_loras")))
-    problems += _lora_budget(deployment, origin)
     if deployment.hardware.vendor not in (None, "nvidia"):
         if deployment.hardware.vendor == "amd" and not _has_vision(deployment):
             problems.append(_lora_refused(deployment, section, "lora-unsupported-rocm", "DeepseekV4ForCausalLM"))
@@ -205,23 +204,6 @@ def _lora_refused(deployment: Deployment, section: Mapping[str, Any], code: str,
 
 def _has_vision(deployment: Deployment) -> bool:
     return deployment.model.family == "deepseek_v41" or "vision_n_layers" in deployment.model.text
-
-
-def _lora_budget(deployment: Deployment, origin: Origin | None) -> list[Problem]:
-    """LoRA with a draft: every sequence needs its verification tokens in one batch."""
-    flags = deployment.flags
-    drafted = flags.section("speculative_config").get("num_speculative_tokens", flags.values.get("spec_tokens"))
-    tokens, seqs = integer(deployment, "max_num_batched_tokens"), integer(deployment, "max_num_seqs")
-    if not isinstance(drafted, int) or tokens is None or seqs is None or tokens >= seqs * (drafted + 1):
-        return []
-    error = "Consider increasing max_num_batched_tokens or decreasing num_speculative_tokens"
-    data = {
-        "tokens": tokens,
-        "seqs": seqs,
-        "needed": seqs * (drafted + 1),
-        "fitting": tokens // (drafted + 1),
-    }
-    return [Problem("lora-draft-budget", Stage.ENGINE_CONFIG, "ValueError", error, data, origin)]
 
 
 def _mega_backends() -> tuple[str, ...]:

@@ -88,14 +88,15 @@ def _shared_expert(
 ) -> list[Problem]:
     """The shared expert's down projection is cut into ``size / TP`` columns, whole blocks only.
 
-    Releases that pad the shard (``shared_expert_padded``) build it anyway; their target loader fills the rest
-    with zeros, the draft's loader only from a later release on (a rule adds that condition).
+    Releases that pad the shard (``shared_expert_padded``) build it anyway (``resolve/draft.py`` looks at what their
+    drafts' loaders do about it).
     """
     block = weight_block(deployment.model)
     inter = deployment.model.integer("moe_intermediate_size")
     shared = deployment.model.integer("n_shared_experts")
     tensor = parallel.tensor
-    if not experts.native or block is None or not inter or not shared or tensor == 1:
+    padded = section.get("shared_expert_padded")
+    if padded or not experts.native or block is None or not inter or not shared or tensor == 1:
         return []
     size = inter * shared
     if size % tensor or (size // tensor) % block[1] == 0:
@@ -109,11 +110,8 @@ def _shared_expert(
         "share": share,
         "block": block[1],
         "fitting": _largest_fitting(size, block[1], tensor),
-        "padded": -(-(size // block[0]) // tensor) * block[0],
     }
     origin = _tensor_origin(deployment)
-    if section.get("shared_expert_padded"):
-        return [Problem("shared-expert-padded", Stage.WEIGHT_LOAD, "", "", data, origin)]
     error = f"Weight input_size_per_partition = {share} is not divisible by weight quantization block_k = {block[1]}."
     return [Problem("shared-expert-block", Stage.MODEL_INIT, "ValueError", error, data, origin)]
 

@@ -62,9 +62,31 @@ def _loader(deployment: Deployment, loader: Mapping[str, Any]) -> list[Problem]:
     elif unknown := set(value) - set(loader["keys"]):
         error = f"Unexpected extra config keys for load format {load_format}: {unknown}"
     if not error:
-        return []
+        return _loader_values(deployment, value) if isinstance(value, Mapping) else []
     data = {"keys": ", ".join(loader["keys"]), "load_format": load_format}
     return [Problem("loader-extra-config", Stage.MODEL_INIT, kind, error, data, where(deployment, dest))]
+
+
+def _loader_values(deployment: Deployment, value: Mapping[str, Any]) -> list[Problem]:
+    """Values of keys the default loader knows; a rule says from which release on it looks at them."""
+    switch, threads = value.get("enable_multithread_load", False), value.get("num_threads")
+    strategy = deployment.flags.get("safetensors_load_strategy")
+    key, other = "enable_multithread_load", "model_loader_extra_config"
+    if not isinstance(switch, bool):
+        error = f"enable_multithread_load must be a bool, got {type(switch).__name__}"
+    elif threads is not None and not (isinstance(threads, int) and threads > 0):
+        key, error = "num_threads", f"num_threads must be a positive integer, got {threads!r}"
+    elif switch and strategy not in (None, "lazy"):
+        error = (
+            f"enable_multithread_load does not support safetensors_load_strategy={strategy!r}; "
+            "the multi-thread loader only implements the default lazy strategy."
+        )
+        other = "safetensors_load_strategy"
+    else:
+        return []
+    data = {"key": key, "value": value[key], "other": other}
+    origin = where(deployment, "model_loader_extra_config")
+    return [Problem("loader-extra-value", Stage.MODEL_INIT, "ValueError", error, data, origin)]
 
 
 def mismatch(value: Any, annotation: str) -> tuple[str, str] | None:

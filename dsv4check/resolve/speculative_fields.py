@@ -123,6 +123,9 @@ def _validate(flags: ServeFlags, config: dict[str, Any], section: Mapping[str, A
             continue
         code = "spec-unknown-method" if key == "method" and isinstance(value, str) else "spec-bad-value"
         data = {"key": key, "value": value, "expected": error}
+        error = f"1 validation error for SpeculativeConfig\n{key}\n  {error}"
+        if code == "spec-unknown-method":
+            error += f" [type=literal_error, input_value={value!r}, input_type=str]"
         if key == "method":
             data["method"] = value
             data["methods"] = ", ".join(literals.get("method") or ())

@@ -112,16 +112,6 @@ def test_default_batch_by_memory(vllm: str, gpu: str | None, refused: bool) -> N
         ("0.30.0", {"enable_lora": True, "max_loras": 4, "max_cpu_loras": 2}, "lora-cpu-pool"),
         ("0.30.0", {"prefix_cache_retention_interval": 1000}, "retention-interval"),
         ("0.30.0", {"enable_lora": True, "default_mm_loras": {"image": "/lora"}}, "lora-default-mm"),
-        (
-            "0.30.0",
-            {
-                "enable_lora": True,
-                "max_num_seqs": 256,
-                "max_num_batched_tokens": 512,
-                "speculative_config": {"method": "mtp", "num_speculative_tokens": 2},
-            },
-            "lora-draft-budget",
-        ),
     ],
 )
 def test_refusals_of_some_releases(vllm: str, flags: dict[str, Any], code: str) -> None:

@@ -44,6 +44,8 @@ def test_values_against_annotations(value: Any, annotation: str, expected: tuple
         ("0.20.2", "--additional-config null", ["EN026"]),
         ("0.20.2", "--model-loader-extra-config '{\"enable_weights_track\": true}'", ["EN027"]),
         ("0.24.0", "--model-loader-extra-config '{\"enable_weights_track\": true}'", []),
+        ("0.24.0", '--model-loader-extra-config \'{"num_threads": "8"}\'', ["WT025"]),
+        ("0.23.0", '--model-loader-extra-config \'{"num_threads": "8"}\'', []),
         ("0.33.0", '--default-mm-loras \'{"image": "/a"}\'', ["EN020"]),
     ],
 )
