@@ -15,7 +15,10 @@ from dsv4check.resolution import Runner
 
 _LARGEST_RATIO = 128
 """Tokens one C128 state stands for: a smaller block holds none."""
-_SET_STORAGE = "setStorage: sizes, strides and storage offset require a storage that is out of bounds"
+_SET_STORAGE = (
+    "setStorage: sizes [...], strides [...], storage offset ..., and itemsize 1 requiring a storage size of ... "
+    "are out of bounds for storage of size ..."
+)
 
 
 def resolve_block_size(deployment: Deployment, facts: ReleaseFacts) -> int | None:

@@ -72,8 +72,9 @@ def kernel_facts(
     - ``deep_gemm_sm12x``: the release's wheel has DeepGEMM kernels for SM12x.
     - ``hyper_connection_needs_deep_gemm``: one hyper-connection GEMM has no TileLang fallback.
     - ``flashinfer``, ``flashinfer_pin``, ``flashinfer_drift`` (``same``, ``older``, ``newer``), and the same
-      three for ``cutlass_dsl``: the versions in effect against the exact pins of the release.
+      three for ``cutlass_dsl`` and ``torch``: the versions in effect against the exact pins of the release.
     - ``flashinfer_cubin_mismatch``: flashinfer-cubin stays at another version than flashinfer-python.
+    - ``flashinfer_jit_cache_mismatch``: a stated flashinfer-jit-cache does.
     - ``flashinfer_sm12x_api``: FlashInfer takes the keywords vLLM passes on SM12x (0.6.14 and later).
     - ``flashinfer_storage_offsets``: ``required`` (0.7 and later) or ``unknown keyword`` (before).
     - ``sends_storage_offsets``, ``packed_cache_strided``: what the release does on that interface.
@@ -88,6 +89,7 @@ def kernel_facts(
     pins = facts.section("pins").get("packages", {})
     flashinfer = _effective(deployment, pins, "flashinfer-python")
     cutlass = _effective(deployment, pins, "nvidia-cutlass-dsl")
+    torch = _effective(deployment, pins, "torch")
     shapes = _shapes(flashinfer.version)
     heads = None if attention is None else attention.padded_q_heads
     width = _index_width(deployment, section, draft)
@@ -105,7 +107,11 @@ def kernel_facts(
         "cutlass_dsl": cutlass.version,
         "cutlass_dsl_pin": cutlass.pin,
         "cutlass_dsl_drift": cutlass.drift,
+        "torch": torch.version,
+        "torch_pin": torch.pin,
+        "torch_drift": torch.drift,
         "flashinfer_cubin_mismatch": _cubin_mismatch(deployment, section, pins, flashinfer),
+        "flashinfer_jit_cache_mismatch": _jit_cache_mismatch(deployment, flashinfer),
         "flashinfer_sm12x_api": None if flashinfer.version is None else shapes is not None,
         "flashinfer_storage_offsets": _storage_offsets(flashinfer.version),
         "sm12x_index_width": width,
@@ -182,6 +188,14 @@ def _cubin_mismatch(
         return False
     order = _order(flashinfer.version, cubin)
     return None if order is None else order != 0
+
+
+def _jit_cache_mismatch(deployment: Deployment, flashinfer: _Package) -> bool | None:
+    """FlashInfer compares the beginnings of the two texts, as the cache's version ends in its CUDA version."""
+    cache = deployment.packages.get("flashinfer-jit-cache")
+    if cache is None:
+        return False
+    return None if flashinfer.version is None else not cache.startswith(flashinfer.version)
 
 
 def _window(deployment: Deployment) -> int:
