@@ -94,6 +94,8 @@ class Rule:
     error: str = ""
     fixes: tuple[Mapping[str, Any], ...] = ()
     no_fix: str = ""
+    advice: tuple[str, ...] = ()
+    """What to do on the machine, one sentence each: for what no edit of the launch cures."""
     yields_to: tuple[str, ...] = ()
     """Rules whose finding makes this one a mere consequence: it is left out when one of them fired."""
     fixed_in: str | None = None
@@ -130,6 +132,7 @@ RULE_KEYS: Final = frozenset(
         "signatures",
         "verified",
         "found_in",
+        "advice",
         "examples",
     }
 )
@@ -164,6 +167,7 @@ def rule_from_record(record: Mapping[str, Any], area: str, source: str, releases
             error=str(record.get("error") or "").strip(),
             fixes=tuple(record.get("fixes") or ()),
             no_fix=" ".join(str(record.get("no_fix") or "").split()),
+            advice=tuple(" ".join(str(item).split()) for item in record.get("advice") or ()),
             yields_to=tuple(record.get("yields_to") or ()),
             fixed_in=None if record.get("fixed_in") is None else str(record["fixed_in"]),
             references=tuple(str(item) for item in record.get("references") or ()),

@@ -55,7 +55,7 @@ class Candidate:
     message: str = ""
     """What is wrong: the finding's message, or the rule's summary where the launch is not known."""
     remedies: tuple[str, ...] = ()
-    """The rule's fixes in words, not checked: where there is no finding."""
+    """What to do on the machine; where there is no finding also the rule's fixes in words, which were not checked."""
     fixed_in: str | None = None
     """First release in which the hazard is gone, where one is known."""
     needed: tuple[str, ...] = ()

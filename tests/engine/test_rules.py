@@ -58,7 +58,7 @@ def test_rule_is_well_formed(record: dict[str, Any], area: str, path: str) -> No
     for signature in rule.signatures:
         check_signature(signature)
     if rule.severity is Severity.ERROR:
-        assert rule.fixes or rule.no_fix, "an error needs a fix or the reason why none exists"
+        assert rule.fixes or rule.no_fix or rule.advice, "an error needs a fix or the reason why none exists"
     for fix in rule.fixes:
         for edit in fix["edits"]:
             kind_of(edit)
