@@ -42,7 +42,8 @@ def offload_problems(
     elif mixed and rules["hash_check"] == "cache":
         # The hash size is the block size of the main group here, which the smaller groups do not divide.
         size = deployment.flags.get("block_size") if deployment.flags.given("block_size") else 256
-        error = f"not divisible by hash_block_size={size}."
+        group = 64 if isinstance(size, int) and size > 64 else 4
+        error = f"gpu_block_size={group} not divisible by hash_block_size={size}."
         refuse("offload-hash-size", "AssertionError", error, {"block": size})
     elif mixed and block is not None:
         error = (

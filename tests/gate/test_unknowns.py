@@ -128,7 +128,7 @@ TRUE_OF_EVERY_VALUE = {
     "data_parallel_rank": {"PA029"},
     "numa_bind_nodes": {"PA035"},
     "numa_bind_cpus": {"PA035"},
-    "kv_offloading_size": {"KC010", "KC021"},
+    "kv_offloading_size": {"KC010", "KC021", "KC022"},
     "grpc_port": {"FL026"},
     "collect_detailed_traces": {"EN028"},
 }
