@@ -105,7 +105,7 @@ def _candidates(data: Mapping[str, Any]) -> Iterator[str]:
                 f"- {'for' if it['supports'] else 'against'}: {escaped(clipped(it['text'], _CELL) + _at(it['line']))}"
                 for it in item["evidence"]
             ]
-            points += [f"- change (checked: {_yes(fix['verified'])}): {code(fix['command'])}" for fix in item["fixes"]]
+            points += [f"- change (checked: {_yes(fix['verified'])}): {escaped(_edits(fix))}" for fix in item["fixes"]]
             points += [f"- change (not checked): {escaped(text)}" for text in item["remedies"] if not item["fixes"]]
             if item["fixed_in"]:
                 points.append(f"- first release without it: {escaped(item['fixed_in'])}")
@@ -158,6 +158,10 @@ def _at(line: Mapping[str, Any] | None) -> str:
 
 def _frame(frame: Mapping[str, Any]) -> str:
     return f"{frame['path']}:{frame['line']} in {frame['function']}" + (f": {frame['code']}" if frame["code"] else "")
+
+
+def _edits(fix: Mapping[str, Any]) -> str:
+    return "; ".join(edit["text"] for edit in (*fix["edits"], *fix["also"]))
 
 
 def _yes(value: bool) -> str:

@@ -25,12 +25,14 @@ from dsv4check.report.redaction_hosts import (
     found_hosts,
     found_users,
     is_address,
+    is_code,
     is_common,
     is_login,
     is_v6,
 )
+from dsv4check.report.redaction_names import KnownNames
 from dsv4check.report.redaction_paths import POSIX, QUOTED, WINDOWS, quoted_path, shortened, windows_shortened
-from dsv4check.report.secret_text import masked_named, masked_secrets
+from dsv4check.report.secret_text import is_secret_name, masked_named, masked_secrets
 
 KINDS: Final = {
     "secret": "secrets (tokens, keys, passwords)",
@@ -47,11 +49,13 @@ KINDS: Final = {
 }
 """What is masked, by the word in its placeholder."""
 
-_PLACEHOLDER: Final = re.compile(rf"<(?:user|(?:{'|'.join(KINDS)})-\d+)>")
+_PLACEHOLDER: Final = rf"<(?:user|(?:{'|'.join(KINDS)})-\d+)>"
 _URL: Final = re.compile(
     r"(?P<scheme>(?<![A-Za-z0-9])[A-Za-z][A-Za-z0-9+.-]{0,20})://(?:(?P<login>[^\s/@'\"<>]{1,400})@)?"
     r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[^\s/'\"<>,;:()\[\]{}|\\?*`，。]*)(?P<port>:\d+)?(?P<rest>[/?][^\s'\"<>()\]}|,;`]*)?"
 )
+# The folder of a prompt says nothing that a report needs, its last part included.
+_PROMPT: Final = re.compile(r"(<user>@<host-\d+>[: ])(~?/[^\s$#\]]+)(?=\]?[$#])")
 _STORES: Final = frozenset(
     ["s3", "s3a", "s3n", "gs", "gcs", "az", "abfs", "abfss", "wasb", "wasbs", "oss", "cos", "obs", "tos", "hdfs"]
 )
@@ -69,8 +73,7 @@ class Redactor:
     def __init__(self) -> None:
         self._numbers: dict[str, dict[str, int]] = {kind: {} for kind in KINDS}
         self._places: Counter[str] = Counter()
-        self._everywhere: dict[str, str] = {}
-        self._words: re.Pattern[str] | None = None
+        self._names = KnownNames(_PLACEHOLDER)
 
     @property
     def masked(self) -> dict[str, tuple[int, int]]:
@@ -83,25 +86,21 @@ class Redactor:
 
     def learn(self, text: str) -> None:
         """Note the hosts and users that a text names."""
-        before = len(self._everywhere)
         # A login in a URL is a secret, and no user.
         text = masked_secrets(text, self.learn_secret)
         hosts = [match[2] for match in LOGIN.finditer(text) if is_login(match)]
         hosts += [match["host"] for match in _URL.finditer(text) if match["scheme"].lower() not in _NO_HOST]
         for host, particular in found_hosts("\n".join([text, *(f"host={host}" for host in hosts)])):
             if particular:
-                self._everywhere.setdefault(host.lower(), "host")
+                self._names.note(host, "host")
         for user in found_users(text):
-            self._everywhere.setdefault(user.lower(), "user")
-        if len(self._everywhere) != before:
-            self._words = None
+            self._names.note(user, "user")
 
     def learn_secret(self, secret: str) -> None:
         """Note a secret that was recognised by its place, so that it is masked wherever it is quoted."""
         # Where it is quoted again without its name only its words can tell; a short one is a word of its own.
         if 6 <= len(secret) <= 400 and "\n" not in secret and not is_common(secret) and not secret.isdigit():
-            self._everywhere.setdefault(secret.lower(), "secret")
-            self._words = None
+            self._names.note(secret, "secret")
 
     def learn_value(self, value: Any) -> None:
         """The same for plain data: names of keys tell hosts and users, too."""
@@ -126,7 +125,7 @@ class Redactor:
             lambda match: match[0] if match[0].startswith("git@") else self._number("email", match[0]), text
         )
         text = LOGIN.sub(self._login, text)
-        text = CACHE_OWNER.sub(lambda match: match[1] + self._user(match[2]), text)
+        text = _PROMPT.sub(lambda match: match[1] + self._folder(match[2]), text)
         text = WINDOWS.sub(lambda match: windows_shortened(match[0], self._folder), text)
         text = QUOTED.sub(
             lambda match: (
@@ -135,13 +134,14 @@ class Redactor:
             text,
         )
         text = POSIX.sub(lambda match: self._path(match[0]), text)
+        text = CACHE_OWNER.sub(lambda match: match[1] + self._user(match[2]), text)
         if not versions:
             text = IPV4.sub(lambda match: self._number("host", match[0]) if is_address(match) else match[0], text)
         text = IPV6.sub(lambda match: self._number("host", match[0]) if is_v6(match[0]) else match[0], text)
         text = CLOUD_HOST.sub(lambda match: self._number("host", match[0]), text)
         text = DOMAIN.sub(self._domain, text)
         text = POD.sub(lambda match: self._number("pod", match[0]), text)
-        return self._known(text)
+        return self._names.replaced(text, self._known)
 
     def lines(self, lines: Iterable[str]) -> list[str]:
         """Lines that stand below each other: a key that runs over several of them is found."""
@@ -158,23 +158,23 @@ class Redactor:
         if isinstance(value, str):
             return self._named(name, value)
         if isinstance(value, Mapping):
-            named = value.get("name")
+            label = _label(value)
             return {
-                self.text(str(key)): self._named(named.split()[-1], item)
-                if key == "value" and isinstance(named, str) and named.split() and isinstance(item, str)
+                self.text(str(key)): self._named(label, item)
+                if label and key == "value" and isinstance(item, str)
                 else self.value(item, name if name.startswith("package") else str(key))
                 for key, item in value.items()
             }
         if isinstance(value, (list, tuple)):
-            if len(value) > 1 and all(isinstance(item, str) for item in value):
-                return self.lines(masked_named(name, item, self.count_secret) for item in value)
+            if len(value) > 1 and all(isinstance(item, str) and not is_secret_name(name, item) for item in value):
+                return self.lines(value)
             return [self.value(item, name) for item in value]
         return value
 
     def _named(self, name: str, value: str) -> str:
-        return self.text(
-            masked_named(name, value, self.count_secret), versions=name.startswith(("package", "version", "nvidia"))
-        )
+        kind, _, last = name.rpartition(" ")
+        versions = (kind or last).startswith(("package", "version", "nvidia"))
+        return self.text(masked_named(last, value, self.count_secret), versions=versions)
 
     def _number(self, kind: str, word: str) -> str:
         self._places[kind] += 1
@@ -241,27 +241,11 @@ class Redactor:
 
     def _domain(self, match: re.Match[str]) -> str:
         word: str = match[0]
-        if PUBLIC.fullmatch(word.lower()) or word.startswith(("self.", "threading.", "cls.", "torch.", "config.")):
+        if PUBLIC.fullmatch(word.lower()) or is_code(word):
             return word
         return self._number("host", word)
 
-    def _known(self, text: str) -> str:
-        """Hosts and users that were recognised elsewhere; placeholders are no place to look for them."""
-        if self._words is None:
-            # Longer names first: one may begin with another.
-            names = sorted(self._everywhere, key=lambda name: (-len(name), name))
-            found = "|".join(
-                rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])" if name.isascii() else re.escape(name)
-                for name in names
-            )
-            self._words = re.compile(_PLACEHOLDER.pattern + (f"|{found}" if found else ""), re.IGNORECASE)
-        return self._words.sub(self._known_word, text)
-
-    def _known_word(self, match: re.Match[str]) -> str:
-        word = match[0]
-        kind = self._everywhere.get(word.lower())
-        if kind is None:
-            return word
+    def _known(self, word: str, kind: str) -> str:
         if kind == "secret":
             self.count_secret(word)
             return MASK
@@ -273,12 +257,17 @@ def _texts(value: Any, name: str = "") -> Iterator[str]:
         # A sentence behind a key is no value of it.
         yield f"{name}={value}" if name and " " not in value else value
     elif isinstance(value, Mapping):
-        named = value.get("name")
+        label = _label(value).rpartition(" ")[2]
         for key, item in value.items():
-            label = named.split()[-1] if key == "value" and isinstance(named, str) and named.split() else str(key)
-            yield from _texts(item, label)
+            yield from _texts(item, label if label and key == "value" else str(key))
     elif isinstance(value, (list, tuple)):
         if all(isinstance(item, str) for item in value):
             yield " ".join(value)
         for item in value:
             yield from _texts(item, name)
+
+
+def _label(value: Mapping[Any, Any]) -> str:
+    """What a fact (a mapping with ``name`` and ``value``) is about."""
+    name = value.get("name")
+    return name.strip() if isinstance(name, str) else ""

@@ -94,7 +94,9 @@ hub snapshots raise return import class async await init start stop load ready
 expert experts moe mla sparse prefill decode graph graphs eager draft spec request requests usage
 """
 _COMMON: Final = frozenset(_COMMON_WORDS.split())
-_CODE: Final = re.compile(r"^(?:self|args|kwargs|cls|config|cfg|os|sys|socket|torch|envs|str|\w*_config)\b")
+_CODE: Final = re.compile(
+    r"(?:self|args|kwargs|cls|config|cfg|os|sys|socket|threading|torch|envs|str|\w*_config)(?:\.\w+)*"
+)
 _VERSION_BEFORE: Final = re.compile(
     r"(?:version|driver|cuda|cudnn|nccl|cublas\w*|release|(?:nvidia|opencv|cupy|msgspec)[\w-]*|-cu\d+|[=<>~!]=|\bv)"
     r"[\"']?[^\w\n]{0,20}$",
@@ -157,7 +159,7 @@ def is_v6(word: str) -> bool:
 
 def _is_host(host: str) -> bool:
     lower = host.lower()
-    if lower in _COMMON or len(host) < 2 or PUBLIC.fullmatch(lower) or _CODE.match(host):
+    if lower in _COMMON or len(host) < 2 or PUBLIC.fullmatch(lower) or is_code(host):
         return False
     # Addresses are told by their own form; a number is a rank or a port.
     return re.fullmatch(r"[\d.]+", host) is None and not lower.endswith((".py", ".cpp", ".cu", ".hpp", ".so"))
@@ -167,6 +169,11 @@ def _particular(name: str) -> bool:
     if name.lower() in _COMMON or name.isdigit():
         return False
     return len(name) >= 3 or (len(name) == 2 and not name.isascii())
+
+
+def is_code(word: str) -> bool:
+    """True for an attribute in a quoted line of Python: ``args.host``, ``threading.local``."""
+    return _CODE.fullmatch(word) is not None
 
 
 def is_common(name: str) -> bool:

@@ -74,6 +74,7 @@ _NO_VALUE_WORDS: Final = """
 none null true false str string list required missing optional int bool bearer basic is are was were to in on or and of
 for the a an must not with has can may will should if as by at be from given set unset argument flag option
 """
+_EMPTY: Final = frozenset({"none", "null", "true", "false"})
 _NO_VALUE: Final = frozenset(_NO_VALUE_WORDS.split())
 
 
@@ -93,7 +94,7 @@ def masked_secrets(text: str, found: Found | None = None) -> str:
     text = _KEY_LINE.sub(lambda match: whole(match) if _mixed(match[0]) else match[0], text)
     text = _SHAPES.sub(whole, text)
     text = _URL_LOGIN.sub(lambda match: match[0] if match[0] in (MASK, "git") else whole(match), text)
-    text = _BEARER.sub(lambda match: behind(match) if _like_token(match[2]) else match[0], text)
+    text = _BEARER.sub(lambda match: behind(match) if _credentials(match[2]) else match[0], text)
     text = _FLAGGED.sub(lambda match: _flagged(match, told), text)
     text = _NAMED.sub(lambda match: _named(match, told), text)
     return _BEHIND.sub(lambda match: behind(match) if _random(match["value"]) else match[0], text)
@@ -119,12 +120,18 @@ def masked_named(name: str, value: str, found: Found | None = None) -> str:
     return masked_secrets(value, found)
 
 
-def is_secret_name(name: str, value: str) -> bool:
-    """True when a value of that name is a secret: ``HF_TOKEN`` always, ``token`` where the value looks like one."""
+def is_secret_name(name: str, value: str, *, prose: bool = False) -> bool:
+    """True when a value of that name is a secret: ``HF_TOKEN`` always, ``token`` where the value looks like one.
+
+    Args:
+        name: A key, a variable, a flag without its dashes.
+        value: Its value.
+        prose: The name stands in running text: what follows it may be a word of a sentence.
+    """
     if _NAME.fullmatch(name) is None or _TEXT_TOKEN.search(name):
         return False
     bare = value.strip("\"'\\ ").lower()
-    if not bare or bare in _NO_VALUE or bare.startswith(("$", "<", MASK)):
+    if not bare or bare in (_NO_VALUE if prose else _EMPTY) or bare.startswith(("$", "<", MASK)):
         return False
     return bool(_STRONG_TOKEN.search(name)) or not _WEAK.search(name) or _like_token(bare)
 
@@ -146,7 +153,7 @@ def _named(match: re.Match[str], told: Found) -> str:
         left, closing = edge[0], re.search(r"\\?[\"'\])]+$", value)
         right = "" if closing is None else closing[0]
         inner = value[len(left) : len(value) - len(right)]
-    if not is_secret_name(name, inner):
+    if not is_secret_name(name, inner, prose=not left):
         return match[0]
     if inner == MASK:
         return match[0]
@@ -173,6 +180,11 @@ def _like_token(value: str) -> bool:
     if value.startswith(MASK) or not re.fullmatch(r"[\w.~+/=-]{8,}", value):
         return False
     return (len(value) >= 24 or bool(re.search(r"\d", value))) and bool(re.search(r"[A-Za-z]", value))
+
+
+def _credentials(value: str) -> bool:
+    """The same behind ``Basic`` and ``Bearer``: no sentence goes on with capitals inside a word."""
+    return _like_token(value) or re.search("[a-z][A-Z]", value) is not None
 
 
 def _mixed(text: str) -> bool:
