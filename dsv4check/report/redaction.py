@@ -28,6 +28,7 @@ from dsv4check.report.redaction_hosts import (
     is_code,
     is_common,
     is_login,
+    is_module,
     is_v6,
 )
 from dsv4check.report.redaction_names import KnownNames
@@ -56,6 +57,7 @@ _URL: Final = re.compile(
 )
 # The folder of a prompt says nothing that a report needs, its last part included.
 _PROMPT: Final = re.compile(r"(<user>@<host-\d+>[: ])(~?/[^\s$#\]]+)(?=\]?[$#])")
+_SIGNED: Final = re.compile(r"\?.*(?:sig|token|key|expires|credential|policy|auth|\*)", re.IGNORECASE)
 _STORES: Final = frozenset(
     ["s3", "s3a", "s3n", "gs", "gcs", "az", "abfs", "abfss", "wasb", "wasbs", "oss", "cos", "obs", "tos", "hdfs"]
 )
@@ -229,8 +231,14 @@ class Redactor:
             return f"{match['scheme']}://{host}{self._path(path) if path else ''}{query}"
         bare = host.strip("[]")
         if PUBLIC.fullmatch(bare.lower()):
-            return f"{match['scheme']}://{login}{host}{match['port'] or ''}{path}{query}"
-        local = bare.lower() in ("localhost", "*") or bare.startswith(("127.", "0.0.0.0")) or bare in ("::1", "::")
+            shown = rest if _SIGNED.search(rest) is None else path + query
+            return f"{match['scheme']}://{login}{host}{match['port'] or ''}{shown}"
+        local = (
+            bare.lower() in ("localhost", "*")
+            or bare.startswith(("127.", "0.0.0.0"))
+            or bare in ("::1", "::")
+            or bare.startswith("%")
+        )
         shown = host if local else self._number("host", bare)
         return f"{match['scheme']}://{login}{shown}{match['port'] or ''}{self._below(path)}{query}"
 
@@ -241,7 +249,7 @@ class Redactor:
 
     def _domain(self, match: re.Match[str]) -> str:
         word: str = match[0]
-        if PUBLIC.fullmatch(word.lower()) or is_code(word):
+        if PUBLIC.fullmatch(word.lower()) or is_code(word) or is_module(match):
             return word
         return self._number("host", word)
 

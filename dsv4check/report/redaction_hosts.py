@@ -92,6 +92,7 @@ processes device devices group groups world port address version release driver 
 were are has have can could int str bool float list dict self args kwargs cls config.json shared public hf huggingface
 hub snapshots raise return import class async await init start stop load ready
 expert experts moe mla sparse prefill decode graph graphs eager draft spec request requests usage
+instead must should when then only argument flag option given set unset via
 """
 _COMMON: Final = frozenset(_COMMON_WORDS.split())
 _CODE: Final = re.compile(
@@ -154,7 +155,8 @@ def is_v6(word: str) -> bool:
         address = ipaddress.IPv6Address(word)
     except ValueError:
         return False
-    return not (address.is_loopback or address.is_unspecified)
+    # ``0::2`` is a slice in a quoted line of Python.
+    return not (address.is_loopback or address.is_unspecified) and re.search("[0-9A-Fa-f]{3}", word) is not None
 
 
 def _is_host(host: str) -> bool:
@@ -169,6 +171,12 @@ def _particular(name: str) -> bool:
     if name.lower() in _COMMON or name.isdigit():
         return False
     return len(name) >= 3 or (len(name) == 2 and not name.isascii())
+
+
+def is_module(match: re.Match[str]) -> bool:
+    """True for ``import plotly.io`` and for the end of ``2.9.0.dev``."""
+    labels = match[0].split(".")
+    return labels[-2].isdigit() or re.search(r"\b(?:import|from) $", match.string[: match.start()][-8:]) is not None
 
 
 def is_code(word: str) -> bool:

@@ -24,6 +24,8 @@ _SOURCE: Final = re.compile(
     r"|tokenizers|usage|benchmarks|inputs|logging_utils|renderers|triton_utils|vllm_flash_attn|\w+\.py)(?:/.*)?)"
     r"(?:(?<=\.(?:py|so|cu|cc))|(?<=\.(?:cuh|hpp|cpp|pyx|inl))|(?<=\.[ch]))$"
 )
+# Where everybody has them: vLLM's messages name these.
+_OWN_CACHE: Final = re.compile(r"(?:~|/root)/\.cache/(?:vllm|flashinfer|triton|tilelang|deep_gemm)(?:/|$)")
 _SYSTEM: Final = frozenset(["bin", "dev", "lib", "lib64", "proc", "sbin", "sys", "usr", "pytorch"])
 _ROUTES: Final = frozenset(["v1", "v2", "inference", "docs"])
 _HOMES: Final = frozenset(["home", "Users", "users"])
@@ -40,6 +42,8 @@ def shortened(path: str, folder: Callable[[str], str], user: Callable[[str], str
     path = re.sub("/{2,}", "/", path)
     bare = path.rstrip("/")
     end = path[len(bare) :]
+    if _OWN_CACHE.match(bare):
+        return path
     for pattern in (_SITE, _STANDARD, _SOURCE):
         match = pattern.match(bare)
         if match:

@@ -62,10 +62,10 @@ _BEHIND: Final = re.compile(
 _TEXT_TOKEN: Final = re.compile(
     r"(?:^|[\W_])(?:(?:bos|eos|pad|unk|sep|cls|mask|image|video|audio|think|tool|start|end|special|stop|next|per|output"
     r"|input|prompt|draft|reasoning|added|placeholder|max|min|num|first|last|batched|spec|speculative)[_-]?"
-    r"(?:tokens?)|tokens)$",
+    r"tokens?|tokens|tokens?[_-]ids?)$",
     re.IGNORECASE,
 )
-_WEAK: Final = re.compile(r"(?:^|[\W_])tokens?$|signature$", re.IGNORECASE)
+_WEAK: Final = re.compile("(?:tokens?|signature)$", re.IGNORECASE)
 _STRONG_TOKEN: Final = re.compile(
     r"^[A-Z0-9_]+_TOKENS?$|(?:auth|access|hf|hub|github|gitlab|git|api|bearer|session|refresh|id|security|bot|user"
     r"|modelscope|wandb|ngc|job|service|login|registry)[_-]?token$"

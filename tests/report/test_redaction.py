@@ -77,7 +77,7 @@ def test_values_behind_secret_names(text: str, said: str) -> None:
         "--api-key is required when the server is public",
         "usage: vllm serve [--api-key API_KEY [API_KEY ...]] [--hf-token [HF_TOKEN]]",
         "max_num_batched_tokens=8192, tokens: 5, num_tokens=3, hf_token=None, api_key=None, HF_TOKEN=$HF_TOKEN",
-        "eos_token: '<|end_of_sentence|>', pad_token='abcdefgh12', stop_token=128001",
+        "eos_token: '<|end_of_sentence|>', pad_token='abcdefgh12', eos_token_id=128001",
         "KeyError: 'model.layers.0.attn.indexer.wk.weight'",
         "time per output token: 12.3ms; first token: 0.51s",
         "_ZN3c104cuda29c10_cuda_check_implementationEiPKcS2_ib",
@@ -196,6 +196,8 @@ SURVIVORS = (
     "FlashInfer needs torch==2.9.1 (see https://github.com/vllm-project/vllm/issues/45091)",
     "ValueError: No valid attention backend found: {FLASHMLA_SPARSE: [sparse not supported]}",
     "host: None, user: experts, address already in use",
+    "needs torch>=2.9.0.dev; import plotly.io as pio; cache[:, 0::2]; please use --host instead.",
+    "remove ~/.cache/vllm/torch_compile_cache; listening on http://%s:%s; VLLM_USE_FASTOKENS=1",
 )
 
 
