@@ -233,12 +233,7 @@ class Redactor:
         if PUBLIC.fullmatch(bare.lower()):
             shown = rest if _SIGNED.search(rest) is None else path + query
             return f"{match['scheme']}://{login}{host}{match['port'] or ''}{shown}"
-        local = (
-            bare.lower() in ("localhost", "*")
-            or bare.startswith(("127.", "0.0.0.0"))
-            or bare in ("::1", "::")
-            or bare.startswith("%")
-        )
+        local = bare.lower() in ("localhost", "*") or bare.startswith(("127.", "0.0.0.0", "%")) or bare in ("::1", "::")
         shown = host if local else self._number("host", bare)
         return f"{match['scheme']}://{login}{shown}{match['port'] or ''}{self._below(path)}{query}"
 
