@@ -1,0 +1,120 @@
+"""The machine a log ran on: what several texts say about its GPUs, weighed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from dsv4check.inputs.gpu import find_gpu
+from dsv4check.records import dataclass
+from dsv4check.triage.commands import ShownLaunch
+from dsv4check.triage.gpu_lines import gpu_facts, named_gpu
+from dsv4check.triage.records import Fact, LogLine, LogReading, Run
+
+_STRENGTH: Final = ("log line", "collect_env", "nvidia-smi", "command", "prose")
+_DEVICES: Final = re.compile(r"[\"']?device=(?P<list>[^\"']+)[\"']?")
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """GPUs and nodes, as far as stated."""
+
+    gpu: str | None = None
+    gpus: int | None = None
+    memory_gib: float | None = None
+    nodes: int | None = None
+    facts: tuple[Fact, ...] = ()
+
+
+def machine_of(reading: LogReading, run: Run, launch: ShownLaunch | None, sizes: Mapping[str, int]) -> Machine:
+    """The machine of a run; ``launch`` is the command it comes from, ``sizes`` its parallel sizes."""
+    said = [*gpu_facts(reading, run)]
+    if launch is not None:
+        said += _of_command(launch)
+    said.sort(key=lambda fact: _STRENGTH.index(fact.how))
+    gpu, facts = _named(said)
+    counted = [fact for fact in said if fact.name == "gpus"]
+    nodes = sizes.get("nnodes") or next((int(fact.value) for fact in said if fact.name == "nodes"), None)
+    gpus = int(counted[0].value) if counted else _of_ranks(said, sizes, nodes or 1)
+    facts += counted
+    if not counted and gpus is not None:
+        facts.append(Fact("gpus", str(gpus), "log line", _first(said, "world size")))
+    memory = [fact for fact in said if fact.name == "gpu_memory_gib"]
+    facts += memory[:1]
+    world = next((int(fact.value) for fact in said if fact.name == "world size"), None)
+    if nodes is None and counted and gpus is not None and world is not None and world > gpus and world % gpus == 0:
+        nodes = world // gpus
+        facts.append(Fact("nodes", str(nodes), "log line", _first(said, "world size")))
+    elif nodes is not None:
+        facts.append(Fact("nodes", str(nodes), "non-default args" if "nnodes" in sizes else "command"))
+    facts += [fact for fact in said if fact.name == "other gpus"]
+    return Machine(gpu, gpus, float(memory[0].value) if memory else None, nodes, tuple(facts))
+
+
+def _of_command(launch: ShownLaunch) -> Iterable[Fact]:
+    if launch.gpu is not None and (spec := named_gpu(launch.gpu)) is not None:
+        yield Fact("gpu", spec.name, "command", launch.line)
+    count = _count(launch.gpus)
+    if count is not None:
+        yield Fact("gpus", str(count), "command", launch.line)
+    nodes = _count(launch.nodes)
+    if nodes is not None:
+        yield Fact("nodes", str(nodes), "command", launch.line)
+
+
+def _count(text: str | None) -> int | None:
+    """How many GPUs ``8`` or ``"device=0,1"`` are; None for ``all``."""
+    bare = (text or "").strip().strip("\"'")
+    match = _DEVICES.fullmatch(bare)
+    if match is not None:
+        return len(match["list"].split(","))
+    return int(bare) if bare.isdecimal() and 0 < int(bare[:6]) <= 4096 and len(bare) < 6 else None
+
+
+def _named(said: list[Fact]) -> tuple[str | None, list[Fact]]:
+    """The GPU: by its name, which a stated compute capability must not contradict, else by the capability."""
+    facts = [fact for fact in said if fact.name == "gpu"]
+    capability = next((fact for fact in facts if fact.value.startswith("sm") and fact.how != "prose"), None)
+    names = [fact for fact in facts if not fact.value.startswith("sm")]
+    chosen = names[0] if names else next(iter(facts), None)
+    if chosen is not None and capability is not None and chosen.how == "prose" and not _agree(chosen, capability):
+        chosen = capability
+    if chosen is None:
+        return None, []
+    shown = []
+    for fact in facts:
+        other = fact.value != chosen.value and not (_agree(fact, chosen) and "sm" in (fact.value[:2], chosen.value[:2]))
+        if other and fact.how == "prose":
+            continue
+        how = f"{fact.how} (contradicts {chosen.value})" if other else fact.how
+        shown.append(Fact("gpu", fact.value, how, fact.line))
+    return chosen.value, shown
+
+
+def _agree(one: Fact, other: Fact) -> bool:
+    return _capability(one.value) == _capability(other.value)
+
+
+def _capability(text: str) -> str | None:
+    if text.startswith("sm") and text[2:].isdecimal():
+        return text[2:]
+    spec = find_gpu(text)
+    return f"{spec.capability[0]}{spec.capability[1]}" if spec is not None and spec.capability else None
+
+
+def _of_ranks(said: list[Fact], sizes: Mapping[str, int], nodes: int) -> int | None:
+    """GPUs of a node, where only the number of ranks tells: what a launch uses, the machine may have more."""
+    world = next((int(fact.value) for fact in said if fact.name == "world size"), None)
+    if world is None:
+        return None
+    local = max((int(fact.value) for fact in said if fact.name == "local ranks"), default=1)
+    replica = sizes.get("tensor_parallel_size", 1) * sizes.get("pipeline_parallel_size", 1)
+    if replica <= 1 and world == 1:
+        world = sizes.get("data_parallel_size", 1)
+    per_node = world // nodes if world % nodes == 0 else world
+    return max(per_node, local)
+
+
+def _first(said: list[Fact], name: str) -> LogLine | None:
+    return next((fact.line for fact in said if fact.name == name), None)
