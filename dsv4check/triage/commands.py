@@ -20,6 +20,7 @@ _FENCE: Final = re.compile(
     r"^[ \t>]*(?:```|~~~)[^\n]*\n(?P<body>.*?)(?:^[ \t>]*(?:```|~~~)|\Z)", re.MULTILINE | re.DOTALL
 )
 _YAML: Final = re.compile(r"^[ \t]*(?:apiVersion|services|image|kind):", re.MULTILINE)
+_UNIT: Final = re.compile(r"^\[(?:Unit|Service)\][ \t]*\n(?:(?!```)[^\n]*\n){0,200}?(?=```|\Z|\n\n\n)", re.MULTILINE)
 _START: Final = re.compile(
     r"(?:\bvllm serve\b|-m vllm\.entrypoints|\b(?:docker|podman|nerdctl)(?: container)? run\b|vllm/vllm-openai\S* )"
 )
@@ -30,8 +31,8 @@ _WRAPPERS: Final = re.compile(
     r"\b(?:docker|podman|nerdctl|srun|mpirun|uv|exec|nohup|time|numactl|taskset|sudo|env|bash|sh)\s"
 )
 _PROMPT: Final = re.compile(
-    r"^[>\s]*(?:\([\w.-]{1,60}\) )?"
-    r"(?:[\w.-]{1,60}@[\w.-]{1,100}:?[^\n$#>]{0,200}[$#] ?|PS [A-Za-z]:[^\n>]{0,200}> ?|[$#>] )"
+    r"^[>\s]*(?:ExecStart=[-@+!:]*|[\u2502\u251c\u2514\u2500\s]*\d{1,8} (?=/))?(?:\([\w.-]{1,60}\) )?"
+    r"(?:[\w.-]{1,60}@[\w.-]{1,100}:?[^\n$#>]{0,200}[$#] ?|PS [A-Za-z]:[^\n>]{0,200}> ?|[$#>] )?"
 )
 _SETTING: Final = re.compile(
     r"^[>\s$#]*(?:export\s+)?[A-Z][A-Z0-9_]{2,80}=\S*(?:\s+[A-Z][A-Z0-9_]{2,80}=\S*)*\s*\\?\s*$"
@@ -96,7 +97,10 @@ def _regions(head: str) -> Iterator[tuple[str, int, bool]]:
         if count > _MOST_REGIONS:
             break
         body = match["body"]
-        if _YAML.search(body) and MARKS.search(body):
+        unit = _UNIT.search(body) if "ExecStart=" in body else None
+        if unit is not None:
+            yield unit.group(), match.start("body") + unit.start(), True
+        elif _YAML.search(body) and MARKS.search(body):
             yield body, match.start("body"), True
         else:
             outside.append((match.start("body"), body))

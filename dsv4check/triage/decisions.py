@@ -18,7 +18,7 @@ DECISIONS: Final[tuple[tuple[str, str, str], ...]] = (
     ("kv_cache_dtype", " data type to store kv cache", r"Using (\S+) data type to store kv cache"),
     ("kv_cache_layout", "KV cache format", r"Using DeepSeek's (\w+) KV cache format"),
     ("attention_backend", " attention backend out of potential backends", r"Using (\S+) attention backend out of"),
-    ("attention_backend", "Using %s backend.", r"^Using ([A-Z][A-Z0-9_]+) backend\.$"),
+    ("attention_backend", "Using %s backend.", r"^Using (?:AttentionBackendEnum\.)?([A-Z][A-Z0-9_]+) backend\.$"),
     ("moe_backend", "Mxfp4 MoE backend", r"Using '?([\w ]+?)'? Mxfp4 MoE backend"),
     ("moe_backend", "Fp8 MoE backend", r"Using '?([\w ]+?)'? Fp8 MoE backend"),
     ("moe_backend", "NvFp4 MoE backend", r"Using '?([\w ]+?)'? NvFp4 MoE backend"),
@@ -42,6 +42,8 @@ DECISIONS: Final[tuple[tuple[str, str, str], ...]] = (
     ),
 )
 """The lines of all releases since 0.20.0 that state a decision. Of a name that is stated twice the last one counts."""
+OF_TARGET: Final = frozenset({"architecture", "max_model_len"})
+"""Decisions that are stated for the target and then again for its draft: here the first one counts."""
 
 _COMPILED: Final = tuple((name, re.compile(expression)) for name, _, expression in DECISIONS)
 _ANY: Final = re.compile("|".join(f"(?:{expression.lstrip('^').rstrip('$')})" for _, _, expression in DECISIONS))

@@ -29,6 +29,7 @@ _CAPABILITY: Final = re.compile(
 )
 _WORLD: Final = re.compile(r"\bworld_size=(?P<size>\d{1,5}) rank=\d{1,5} local_rank=(?P<local>\d{1,4})\b")
 _AMOUNT: Final = re.compile(r"[\s(（,-]{0,3}(?P<gib>\d{2,3})\s?G(?:i?B)?(?![\w/])")
+_LEADER: Final = re.compile(r"\bworld_size=(?P<size>\d{1,5}), local_world_size=(?P<local>\d{1,4})\b")
 _CAPABILITY_HINT: Final = re.compile(r"capability|sm_?\d\d|compute_\d\d", re.IGNORECASE)
 _LOG_LINE: Final = re.compile(r"\b(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d|^\s*File \"|^[\s>]*\|")
 _MOST: Final = 4000
@@ -104,6 +105,9 @@ def _of_lines(lines: Iterable[LogLine]) -> Iterator[Fact]:
             size = pattern.search(text)
             if size is not None and float(size["gib"]) >= 4:
                 yield Fact("gpu_memory_gib", size["gib"], "log line", line)
+        leader = _LEADER.search(text)
+        if leader is not None:
+            yield Fact("replica", f"{leader['size']} {leader['local']}", "log line", line)
         rank = _WORLD.search(text)
         if rank is not None:
             world, local = max(world, int(rank["size"])), max(local, int(rank["local"]) + 1)

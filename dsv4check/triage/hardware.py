@@ -36,10 +36,13 @@ def machine_of(reading: LogReading, run: Run, launch: ShownLaunch | None, sizes:
     gpu, facts = _named(said)
     counted = [fact for fact in said if fact.name == "gpus"]
     nodes = sizes.get("nnodes") or next((int(fact.value) for fact in said if fact.name == "nodes"), None)
-    gpus = int(counted[0].value) if counted else _of_ranks(said, sizes, nodes or 1)
+    replica = _replica(said)
+    if nodes is None and replica is not None and replica[0] > replica[1]:
+        nodes = replica[0] // replica[1]
+    gpus = int(counted[0].value) if counted else _of_ranks(said, sizes, nodes or 1, replica)
     facts += counted
     if not counted and gpus is not None:
-        facts.append(Fact("gpus", str(gpus), "log line", _first(said, "world size")))
+        facts.append(Fact("gpus", str(gpus), "log line", _first(said, "world size") or _first(said, "replica")))
     memory = [fact for fact in said if fact.name == "gpu_memory_gib"]
     facts += memory[:1]
     world = next((int(fact.value) for fact in said if fact.name == "world size"), None)
@@ -47,7 +50,8 @@ def machine_of(reading: LogReading, run: Run, launch: ShownLaunch | None, sizes:
         nodes = world // gpus
         facts.append(Fact("nodes", str(nodes), "log line", _first(said, "world size")))
     elif nodes is not None:
-        facts.append(Fact("nodes", str(nodes), "non-default args" if "nnodes" in sizes else "command"))
+        how = "non-default args" if "nnodes" in sizes else "command" if _first(said, "nodes") else "log line"
+        facts.append(Fact("nodes", str(nodes), how, _first(said, "nodes") or _first(said, "replica")))
     facts += [fact for fact in said if fact.name == "other gpus"]
     return Machine(gpu, gpus, float(memory[0].value) if memory else None, nodes, tuple(facts))
 
@@ -103,17 +107,25 @@ def _capability(text: str) -> str | None:
     return f"{spec.capability[0]}{spec.capability[1]}" if spec is not None and spec.capability else None
 
 
-def _of_ranks(said: list[Fact], sizes: Mapping[str, int], nodes: int) -> int | None:
-    """GPUs of a node, where only the number of ranks tells: what a launch uses, the machine may have more."""
-    world = next((int(fact.value) for fact in said if fact.name == "world size"), None)
-    if world is None:
+def _replica(said: list[Fact]) -> tuple[int, int] | None:
+    """Ranks of one replica of the engine, and how many of them one node has."""
+    text = next((fact.value for fact in said if fact.name == "replica"), None)
+    if text is None:
         return None
-    local = max((int(fact.value) for fact in said if fact.name == "local ranks"), default=1)
-    replica = sizes.get("tensor_parallel_size", 1) * sizes.get("pipeline_parallel_size", 1)
-    if replica <= 1 and world == 1:
-        world = sizes.get("data_parallel_size", 1)
-    per_node = world // nodes if world % nodes == 0 else world
-    return max(per_node, local)
+    world, local = (int(part) for part in text.split())
+    return (world, local) if 0 < local <= world else None
+
+
+def _of_ranks(said: list[Fact], sizes: Mapping[str, int], nodes: int, replica: tuple[int, int] | None) -> int | None:
+    """GPUs of a node, where only the number of ranks tells: what a launch uses, the machine may have more."""
+    world = next((int(fact.value) for fact in said if fact.name == "world size"), 0)
+    local = max((int(fact.value) for fact in said if fact.name == "local ranks"), default=0)
+    copies = sizes.get("data_parallel_size_local") or sizes.get("data_parallel_size", 1)
+    found = max(local, world // nodes if world % nodes == 0 else world)
+    if replica is not None:
+        # Each data-parallel replica has its own.
+        found = max(found, replica[1] * copies if nodes == 1 or "data_parallel_size_local" in sizes else replica[1])
+    return found or None
 
 
 def _first(said: list[Fact], name: str) -> LogLine | None:

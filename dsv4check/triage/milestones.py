@@ -35,6 +35,12 @@ MILESTONES: Final[tuple[tuple[str, str, Stage, str], ...]] = (
     ),
     ("Mxfp4 MoE backend", r"Using '?[\w ]+'? Mxfp4 MoE backend", Stage.MODEL_INIT, "the model is being built"),
     (
+        "Filesystem type for checkpoints: ",
+        "",
+        Stage.WEIGHT_LOAD,
+        "the model is built, its weights are being loaded",
+    ),
+    (
         "Loading safetensors checkpoint shards",
         r"Loading safetensors \w[\w ]+:?\s*\d*",
         Stage.WEIGHT_LOAD,

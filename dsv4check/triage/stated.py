@@ -7,6 +7,7 @@ ran: the version banner over a package list, the arguments vLLM printed over the
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from dsv4check.errors import InputError
@@ -20,7 +21,7 @@ from dsv4check.report.masking import MASK, masked_env
 from dsv4check.triage.argument_words import words_of
 from dsv4check.triage.collect_env import package_facts, variable_facts
 from dsv4check.triage.commands import ShownLaunch, shown_launches
-from dsv4check.triage.decisions import decision_facts
+from dsv4check.triage.decisions import OF_TARGET, decision_facts
 from dsv4check.triage.default_args import read_default_args
 from dsv4check.triage.engine_config import EngineConfig, engine_words, read_engine_config
 from dsv4check.triage.hardware import Machine, machine_of
@@ -227,6 +228,8 @@ class _Stating:
             found[name] = value
             self._add(name, value, "engine config", self._engine.line if self._engine is not None else None)
         for fact in decision_facts(self._run):
+            if fact.name in OF_TARGET and fact.name in found:
+                fact = replace(fact, name=f"draft_{fact.name}")
             found[fact.name] = fact.value
             self._facts.append(fact)
         return found
@@ -235,7 +238,13 @@ class _Stating:
         """Parallel sizes and nodes, as the arguments or the engine's summary state them."""
         found: dict[str, int] = {}
         values = self._arguments.values if self._arguments is not None else {}
-        for name in ("nnodes", "data_parallel_size", "tensor_parallel_size", "pipeline_parallel_size"):
+        for name in (
+            "nnodes",
+            "data_parallel_size",
+            "data_parallel_size_local",
+            "tensor_parallel_size",
+            "pipeline_parallel_size",
+        ):
             value: Any = values.get(name)
             if value is None and self._engine is not None:
                 value = self._engine.number(name)
