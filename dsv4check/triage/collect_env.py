@@ -23,9 +23,9 @@ KNOWN: Final = (
     "|apache-tvm-ffi|quack-kernels|xgrammar|llguidance|ray|compressed-tensors|numpy|pydantic|fastapi|safetensors"
     "|huggingface[-_]hub|vllm-ascend|instanttensor|fastsafetensors|runai-model-streamer"
 )
-_LISTED: Final = re.compile(
-    rf"(?:(?<![\w.-])(?P<name>{KNOWN}) ?== ?|^[\s>|]*(?P<column>{KNOWN})[ \t|]{{2,60}}){_VERSION}", re.MULTILINE | re.I
-)
+_COLUMN: Final = re.compile(rf"^[ \t>|]*(?P<name>{KNOWN})[ \t|]{{2,60}}{_VERSION}", re.MULTILINE | re.IGNORECASE)
+_NAME_BEFORE: Final = re.compile(rf"(?<![\w.-])(?P<name>{KNOWN}) ?\Z", re.IGNORECASE)
+_VERSION_BEHIND: Final = re.compile(rf" ?{_VERSION}")
 _TORCH: Final = re.compile(rf"^[\s>|]*PyTorch version\s*: *{_VERSION}", re.MULTILINE)
 _SECTION: Final = re.compile(r"^[ \t>|]*(?:=+\s*\n[ \t>|]*)?Environment Variables[ \t]*\n[ \t>|=]*\n?", re.MULTILINE)
 _OLD_SECTION: Final = re.compile(r"^[ \t>|]*(?=(?:NVIDIA|VLLM|CUDA|NCCL|PYTORCH|TORCH)[A-Z_]*=)", re.MULTILINE)
@@ -57,17 +57,29 @@ _MOST: Final = 500
 def package_facts(reading: LogReading) -> Iterator[Fact]:
     """Packages and their versions, strongest kind of text first."""
     head = reading.head
-    for how, pattern in (("collect_env", _PINNED), ("collect_env", _CONDA), ("package list", _LISTED)):
+    for how, pattern in (("collect_env", _PINNED), ("collect_env", _CONDA), ("package list", _COLUMN)):
         for count, match in enumerate(pattern.finditer(head)):
             if count >= _MOST:
                 break
-            groups = match.groupdict()
-            name = normalise_name(groups.get("name") or groups.get("column") or "")
-            if name and name != "vllm":
+            name = normalise_name(match["name"])
+            if name != "vllm":
                 yield Fact(f"package {name}", match["version"].rstrip(".-"), how, place(reading, match.start()))
+    yield from _pinned(reading)
     torch = _TORCH.search(head)
     if torch is not None:
         yield Fact("package torch", torch["version"], "collect_env", place(reading, torch.start()))
+
+
+def _pinned(reading: LogReading) -> Iterator[Fact]:
+    """``name==version`` anywhere: in a command of pip, in a sentence."""
+    head, at, found = reading.head, -1, 0
+    while found < _MOST and (at := head.find("==", at + 1)) >= 0:
+        name = _NAME_BEFORE.search(head[max(0, at - 60) : at])
+        version = _VERSION_BEHIND.match(head, at + 2) if name is not None else None
+        if name is not None and version is not None:
+            found += 1
+            text = version["version"].rstrip(".-")
+            yield Fact(f"package {normalise_name(name['name'])}", text, "package list", place(reading, at))
 
 
 def variable_facts(reading: LogReading, run: Run) -> Iterator[Fact]:

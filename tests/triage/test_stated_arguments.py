@@ -78,7 +78,8 @@ def test_every_case_survives_being_printed(figures: Callable[[str], None]) -> No
         checked += 1
         run = log_run([f"non-default args: {printed_arguments(flags.values, flags.model, table)}"])
         arguments = read_default_args(log_reading(run), run)
-        assert arguments is not None and not arguments.cut, case["id"]
+        assert arguments is not None
+        assert not arguments.cut, case["id"]
         words = [flags.model, *words_of(arguments.values, table).words]
         command = Command(("vllm", "serve"), tuple(Token(word, Origin("flag", word)) for word in words))
         if not _same(request, replace(request, command=command)):
