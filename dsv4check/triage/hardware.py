@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from dsv4check.inputs.gpu import find_gpu
+from dsv4check.inputs.gpu import find_gpu, gpu_catalogue
 from dsv4check.records import dataclass
 from dsv4check.triage.commands import ShownLaunch
 from dsv4check.triage.gpu_lines import gpu_facts, named_gpu
@@ -51,7 +51,8 @@ def machine_of(reading: LogReading, run: Run, launch: ShownLaunch | None, sizes:
         facts.append(Fact("nodes", str(nodes), "log line", _first(said, "world size")))
     elif nodes is not None:
         how = "non-default args" if "nnodes" in sizes else "command" if _first(said, "nodes") else "log line"
-        facts.append(Fact("nodes", str(nodes), how, _first(said, "nodes") or _first(said, "replica")))
+        where = {"command": "nodes", "log line": "replica"}.get(how, "")
+        facts.append(Fact("nodes", str(nodes), how, _first(said, where)))
     facts += [fact for fact in said if fact.name == "other gpus"]
     return Machine(gpu, gpus, float(memory[0].value) if memory else None, nodes, tuple(facts))
 
@@ -93,7 +94,15 @@ def _named(said: list[Fact]) -> tuple[str | None, list[Fact]]:
             continue
         how = f"{fact.how} (contradicts {chosen.value})" if other else fact.how
         shown.append(Fact("gpu", fact.value, how, fact.line))
-    return chosen.value, shown
+    return _only_with(chosen.value) or chosen.value, shown
+
+
+def _only_with(capability: str) -> str | None:
+    """The GPU that a compute capability means where only one has it."""
+    if not capability.startswith("sm"):
+        return None
+    names = [spec.name for spec in gpu_catalogue() if _capability(spec.name) == capability[2:]]
+    return names[0] if len(names) == 1 else None
 
 
 def _agree(one: Fact, other: Fact) -> bool:

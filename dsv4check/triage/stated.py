@@ -40,12 +40,16 @@ _RESOLVED_ONLY: Final = (
     "the flags as they were typed: the engine's summary does not hold expert parallelism, memory utilisation or limits"
     " of batches"
 )
+_MOST_TEXT: Final = 400_000
+"""Characters of the text around a log that are looked through: reports are far shorter."""
 NOTE: Final = "note"
 """Name of the facts that are sentences about how the log was read."""
 
 
 def read_stated(reading: LogReading, run: Run) -> Stated:
     """What a log states about the launch of one run. Never raises for what is in the log."""
+    if len(reading.head) > _MOST_TEXT:
+        reading = replace(reading, head=reading.head[:_MOST_TEXT])
     return _Stating(reading, run).stated()
 
 

@@ -181,7 +181,7 @@ def test_the_driver_wins_over_prose() -> None:
         ("Your 'NVIDIA L20' device (with compute capability 8.9)", "L20", None, None),
         ("Free memory on device cuda:0 (116.42/121.69 GiB) on startup", None, None, 121.69),
         ("world_size=8 rank=0 local_rank=0 distributed_init_method=tcp://127.0.0.1:1 backend=nccl", None, 8, None),
-        ("no kernel image, compute capability 12.1", "sm121", None, None),
+        ("no kernel image, compute capability 12.1", "GB10", None, None),
     ],
 )
 def test_gpus_in_log_lines(line: str, gpu: str | None, gpus: int | None, memory: float | None) -> None:
@@ -201,3 +201,44 @@ def test_nothing_known_is_said() -> None:
     stated = read_stated(*report_of("it does not work"))
     assert len(stated.missing) == 5
     assert (stated.vllm, stated.model, stated.words, stated.gpu) == (None, None, (), None)
+
+
+_TWO_NODES = """# docker compose
+```yml
+services:
+  head:
+    image: someone/vllm-gb10:ready
+    deploy:
+      resources:
+        reservations:
+          devices:
+            - {driver: nvidia, count: 1, capabilities: [gpu]}
+    environment:
+      NCCL_IB_DISABLE: "0"
+      CUDA_VISIBLE_DEVICES: "0"
+    command: ["vllm", "serve", "deepseek-ai/DeepSeek-V4-Flash", "--tensor-parallel-size", "2", "--nnodes", "2"]
+```
+"""
+_ITS_LOG = (
+    " ▄▄ ▄█ █     █     █ ▀▄▀ █  version 0.21.1rc1.dev339+g1967a5627bc3",
+    "non-default args: {'model_tag': 'deepseek-ai/DeepSeek-V4-Flash', 'api_key': ['x'], 'model': "
+    "'deepseek-ai/DeepSeek-V4-Flash', 'nnodes': 2, 'tensor_parallel_size': 2, 'kv_cache_dtype': 'fp8'}",
+    "Resolved architecture: DeepseekV4ForCausalLM",
+    "Resolved architecture: DeepSeekV4MTPModel",
+    "DP group leader: node_rank=0, node_rank_within_dp=0, master_addr=10.0.1.1, world_size=2, local_world_size=1",
+    "world_size=2 rank=0 local_rank=0 distributed_init_method=tcp://10.0.1.1:29501 backend=nccl",
+    "SymmMemCommunicator: Device capability 12.1 not supported, communicator is not available.",
+)
+
+
+def test_a_whole_report_of_two_nodes() -> None:
+    run = log_run(_ITS_LOG)
+    stated = read_stated(log_reading(run, _TWO_NODES + "\n".join(_ITS_LOG)), run)
+    assert stated.vllm == "0.21.1rc1.dev339+g1967a5627bc3"
+    assert stated.words == ("--nnodes", "2", "--tensor-parallel-size", "2", "--kv-cache-dtype", "fp8")
+    assert (stated.gpu, stated.gpus, stated.nodes) == ("GB10", 1, 2)
+    assert stated.env == {"NCCL_IB_DISABLE": "0", "CUDA_VISIBLE_DEVICES": "0"}
+    assert stated.observed["architecture"] == "DeepseekV4ForCausalLM"
+    assert stated.observed["draft_architecture"] == "DeepSeekV4MTPModel"
+    assert stated.missing == ()
+    assert not [fact.how for fact in stated.facts if "contradicts" in fact.how]
