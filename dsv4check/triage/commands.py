@@ -6,12 +6,18 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from dsv4check.deployment import Command, Token
+from dsv4check.errors import InputError
 from dsv4check.inputs.checkpoint import PublishedModel
+from dsv4check.inputs.flags.parser import parse_flags
 from dsv4check.launchfiles.dynamo import engine_server
 from dsv4check.launchfiles.extract import MARKS, extract
 from dsv4check.launchfiles.records import Context, Launch, Server
 from dsv4check.launchfiles.text import SourceText
+from dsv4check.problems import Origin
 from dsv4check.records import dataclass, field
+from dsv4check.releases.flag_table import load_flag_table
+from dsv4check.releases.timeline import newest_release
 from dsv4check.triage.model_hint import published_like
 from dsv4check.triage.records import LogLine, LogReading
 from dsv4check.triage.version_banner import place
@@ -238,6 +244,17 @@ def _model(words: Sequence[str], entrypoint: str) -> str | None:
             return words[index + 1]
         if word.startswith("--model="):
             return word.partition("=")[2]
-    if words and not words[0].startswith("-") and entrypoint != "api_server":
+    if entrypoint == "api_server":
+        return None
+    if words and not words[0].startswith("-"):
         return words[0]
-    return None
+    # A model behind the flags: which word it is only the parser can tell.
+    command = Command(("vllm", "serve"), tuple(Token(word, Origin("flag", word)) for word in words))
+    try:
+        return parse_flags(command, load_flag_table(newest_release()), read_file=_no_file).model
+    except InputError:
+        return None
+
+
+def _no_file(path: str) -> str:
+    raise OSError(f"{path} lies on another machine")

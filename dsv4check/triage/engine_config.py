@@ -141,3 +141,23 @@ def _speculation(fields: Mapping[str, Any], model: str | None) -> dict[str, Any]
     if isinstance(count, int):
         said["num_speculative_tokens"] = count
     return said
+
+
+def resolved_values(engine: EngineConfig | None) -> Iterator[tuple[str, str]]:
+    """What the line says about decisions: names and values."""
+    if engine is None:
+        return
+    for name in ("quantization", "kv_cache_dtype", "dtype", "enforce_eager"):
+        value = engine.values.get(name)
+        if isinstance(value, str | bool):
+            yield name, str(value)
+    device = engine.values.get("device_config")
+    if isinstance(device, str):
+        yield "device", device
+    mode = engine.inner("compilation_config").get("cudagraph_mode")
+    if isinstance(mode, Member):
+        yield "cudagraph_mode", mode.name
+    speculation = engine.values.get("speculative_config")
+    if isinstance(speculation, Record):
+        method = speculation.fields.get("method")
+        yield "speculative_method", str(method.value if isinstance(method, Member) else method)

@@ -7,7 +7,6 @@ enum members (``<CUDAGraphMode.PIECEWISE: 1>``), types (``torch.bfloat16``) and 
 
 from __future__ import annotations
 
-import ast
 import re
 from typing import Any, Final
 
@@ -206,14 +205,21 @@ class _Reader:
         return Opaque(match.group())
 
 
+_ESCAPE: Final = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
+_ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v", "0": "\0", "\n": ""}
+
+
 def _unquoted(text: str) -> str:
-    if "\\" not in text and text[0] in "'\"":
-        return text[1:-1]
-    try:
-        value = ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return text.strip("bu")[1:-1]
-    return value if isinstance(value, str) else text
+    inner = text[2:-1] if text[0] in "bu" else text[1:-1]
+    return _ESCAPE.sub(_unescaped, inner) if "\\" in inner else inner
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    digits = match[1] or match[2] or match[3]
+    if digits is None:
+        return _ESCAPED.get(match[4], match[4])
+    code = int(digits, 16)
+    return chr(code) if code < 0x110000 else match[0]
 
 
 def _number(text: str) -> int | float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Final
 
 from dsv4check.deployment import Command, Hardware, Token, VllmBuild
@@ -20,6 +21,7 @@ from dsv4check.triage.model_hint import published_like
 from dsv4check.triage.records import Stated
 from dsv4check.triage.version_banner import is_preview
 
+_ASCEND: Final = "the launch runs on vLLM-Ascend, whose plugin decides in vLLM's place: it cannot be checked"
 _NO_MODEL: Final = "the log does not say which model was served: expected --model MODEL or --model-config PATH"
 
 
@@ -47,6 +49,8 @@ def to_request(
     name = model or stated.model
     if name is None and model_config is None:
         raise InputError(_NO_MODEL)
+    if _is_ascend(stated):
+        raise InputError(_ASCEND)
     served = _served(stated.words)
     choice = _choose(name, served) if name is not None and model_config is None else _Choice()
     build, note = _vllm(stated, vllm)
@@ -97,6 +101,15 @@ def _lies_here(name: str) -> bool:
         return os.path.isfile(name) or os.path.isfile(os.path.join(name, "config.json"))
     except ValueError:
         return False
+
+
+def _is_ascend(stated: Stated) -> bool:
+    """True for a launch on Huawei's NPUs."""
+    if "npu" in (stated.observed.get("device"), stated.observed.get("platform")) or "vllm-ascend" in stated.packages:
+        return True
+    if any(name.startswith(("VLLM_ASCEND_", "ASCEND_", "HCCL_")) for name in stated.env):
+        return True
+    return "--quantization=ascend" in stated.words or ("--quantization", "ascend") in pairwise(stated.words)
 
 
 def _served(words: Sequence[str]) -> list[str]:

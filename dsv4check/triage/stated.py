@@ -11,24 +11,21 @@ from dataclasses import replace
 from typing import Any, Final
 
 from dsv4check.errors import InputError
-from dsv4check.inputs.checkpoint import bundled_config
 from dsv4check.inputs.shell_quoting import quote
 from dsv4check.inputs.vllm_version import resolve_vllm
 from dsv4check.launchfiles.images import release_of_image
-from dsv4check.releases.flag_table import FlagTable, load_flag_table
-from dsv4check.releases.timeline import newest_release
 from dsv4check.report.masking import MASK, masked_env
 from dsv4check.triage.argument_words import words_of
 from dsv4check.triage.collect_env import package_facts, variable_facts
 from dsv4check.triage.commands import ShownLaunch, shown_launches
 from dsv4check.triage.decisions import OF_TARGET, decision_facts
 from dsv4check.triage.default_args import read_default_args
-from dsv4check.triage.engine_config import EngineConfig, engine_words, read_engine_config
+from dsv4check.triage.engine_config import engine_words, read_engine_config, resolved_values
+from dsv4check.triage.flag_words import flags_of, longest_context, number_after, table_of, tensor_parallel
 from dsv4check.triage.hardware import Machine, machine_of
 from dsv4check.triage.model_hint import published_like, shown_models
 from dsv4check.triage.records import Fact, LogLine, LogReading, Run, Stated
-from dsv4check.triage.reprs import Member, Record
-from dsv4check.triage.version_banner import banner_facts, is_preview, text_versions
+from dsv4check.triage.version_banner import banner_facts, text_versions
 
 _NO_VERSION: Final = "which vLLM ran: the line with its version, or the image (--vllm)"
 _NO_MODEL: Final = "which model was served: the `vllm serve` command or the line `non-default args` (--model)"
@@ -59,11 +56,16 @@ class _Stating:
         self._run = run
         self._facts: list[Fact] = []
         self._missing: list[str] = []
-        self._arguments = read_default_args(reading, run)
-        self._engine = read_engine_config(reading, run)
+        self._speaker = _speaking(reading, run)
+        self._arguments = read_default_args(reading, self._speaker)
+        self._engine = read_engine_config(reading, self._speaker)
         self._launches = shown_launches(reading)
 
     def stated(self) -> Stated:
+        """Everything, weighed."""
+        if self._speaker is not self._run:
+            why = "this start does not state its version and arguments: those of another start in the log are used"
+            self._note(why, "log line", self._speaker.first)
         version = self._version()
         model = self._model()
         launch = self._launch(model)
@@ -103,7 +105,7 @@ class _Stating:
     # -- version and model -----------------------------------------------------------------------------------
 
     def _version(self) -> str | None:
-        own = [fact for fact in banner_facts(self._run) if fact.name == "vllm"]
+        own = [fact for fact in banner_facts(self._speaker) if fact.name == "vllm"]
         around = [*text_versions(self._reading)]
         prose = {_same_version(fact.value) for fact in around if fact.how == "prose"}
         if len(prose) > 1:
@@ -129,7 +131,7 @@ class _Stating:
             candidates.append(Fact("model", self._arguments.model, "non-default args", self._arguments.line))
         if self._engine is not None and self._engine.model:
             candidates.append(Fact("model", self._engine.model, "engine config", self._engine.line))
-        candidates += [fact for fact in banner_facts(self._run) if fact.name == "model"]
+        candidates += [fact for fact in banner_facts(self._speaker) if fact.name == "model"]
         candidates += [
             Fact("model", launch.model, "command", launch.line)
             for launch in self._launches
@@ -156,7 +158,7 @@ class _Stating:
         fitting = [item for item in self._launches if item.model == model or (meant and item.known is meant)]
         if self._engine is not None:
             sizes = self._engine.number("tensor_parallel_size")
-            fitting = [item for item in fitting if _tensor_parallel(item) in (None, sizes)] or (
+            fitting = [item for item in fitting if tensor_parallel(item.words) in (None, sizes)] or (
                 fitting if self._arguments is not None else []
             )
         if fitting:
@@ -170,7 +172,7 @@ class _Stating:
         words: list[str] | None = None
         how, line = "command", launch.line if launch is not None else None
         if arguments is not None and not (arguments.cut and launch is not None):
-            made = words_of(arguments.values, _table(version))
+            made = words_of(arguments.values, table_of(version))
             for note in made.notes:
                 self._note(note, "non-default args", arguments.line)
             words, how, line = made.words, "non-default args", arguments.line
@@ -178,11 +180,11 @@ class _Stating:
                 self._missing.append(_CUT_FLAGS)
                 self._note("the line ends inside its list of arguments", how, line)
         elif launch is not None:
-            words = _flags(launch)
+            words = flags_of(launch)
             for note in launch.notes:
                 self._note(note, "command", launch.line)
         elif self._engine is not None:
-            words = engine_words(self._engine, _longest(model))
+            words = engine_words(self._engine, longest_context(model))
             how, line = "engine config", self._engine.line
             self._missing.append(_RESOLVED_ONLY)
         if words is None:
@@ -228,7 +230,7 @@ class _Stating:
 
     def _observed(self) -> dict[str, str]:
         found: dict[str, str] = {}
-        for name, value in _resolved(self._engine):
+        for name, value in resolved_values(self._engine):
             found[name] = value
             self._add(name, value, "engine config", self._engine.line if self._engine is not None else None)
         for fact in decision_facts(self._run):
@@ -253,10 +255,28 @@ class _Stating:
             if value is None and self._engine is not None:
                 value = self._engine.number(name)
             if value is None:
-                value = _number_after(words, f"--{name.replace('_', '-')}")
+                value = number_after(words, f"--{name.replace('_', '-')}")
             if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 100_000:
                 found[name] = value
         return found
+
+
+def _speaking(reading: LogReading, run: Run) -> Run:
+    """The start itself, or the nearest other one where it says nothing: a log that was cut or turned over."""
+    if _speaks(reading, run):
+        return run
+    runs = list(reading.runs)
+    at = next((index for index, item in enumerate(runs) if item is run), len(runs))
+    others = [*runs[:at][::-1], *runs[at + 1 :]]
+    return next((item for item in others if _speaks(reading, item)), run)
+
+
+def _speaks(reading: LogReading, run: Run) -> bool:
+    return (
+        read_engine_config(reading, run) is not None
+        or read_default_args(reading, run) is not None
+        or next(banner_facts(run), None) is not None
+    )
 
 
 def _same_version(text: str) -> str:
@@ -265,73 +285,6 @@ def _same_version(text: str) -> str:
         return resolve_vllm(text).version
     except InputError:
         return text
-
-
-def _table(version: str | None) -> FlagTable:
-    if version is not None and not is_preview(version):
-        try:
-            return load_flag_table(resolve_vllm(version).release)
-        except InputError:
-            pass
-    return load_flag_table(newest_release())
-
-
-def _flags(launch: ShownLaunch) -> list[str]:
-    """A command's words without its model."""
-    words = [*launch.words]
-    if words and not words[0].startswith("-"):
-        return words[1:]
-    for index, word in enumerate(words):
-        if word == "--model":
-            return words[:index] + words[index + 2 :]
-        if word.startswith("--model="):
-            return words[:index] + words[index + 1 :]
-    return words
-
-
-def _longest(model: str | None) -> int | None:
-    """The context length of a known model, which ``--max-model-len`` need not repeat."""
-    entry = published_like([model]) if model else None
-    if entry is None:
-        return None
-    config = bundled_config(entry.id)
-    inner = config.get("text_config")
-    value = (inner if isinstance(inner, Mapping) else config).get("max_position_embeddings")
-    return value if isinstance(value, int) else None
-
-
-def _tensor_parallel(launch: ShownLaunch) -> int | None:
-    names = ("--tensor-parallel-size", "--tensor_parallel_size", "-tp", "--tp")
-    return next((size for name in names if (size := _number_after(launch.words, name)) is not None), None)
-
-
-def _number_after(words: Iterable[str], flag: str) -> int | None:
-    follows = False
-    for word in words:
-        if follows:
-            return int(word) if word.isdecimal() and len(word) < 7 else None
-        name, equals, value = word.partition("=")
-        if equals and name == flag and value.isdecimal() and len(value) < 7:
-            return int(value)
-        follows = word == flag
-    return None
-
-
-def _resolved(engine: EngineConfig | None) -> Iterable[tuple[str, str]]:
-    """What the engine's summary says about decisions."""
-    if engine is None:
-        return
-    for name in ("quantization", "kv_cache_dtype", "dtype", "enforce_eager"):
-        value = engine.values.get(name)
-        if isinstance(value, str | bool):
-            yield name, str(value)
-    mode = engine.inner("compilation_config").get("cudagraph_mode")
-    if isinstance(mode, Member):
-        yield "cudagraph_mode", mode.name
-    speculation = engine.values.get("speculative_config")
-    if isinstance(speculation, Record):
-        method = speculation.fields.get("method")
-        yield "speculative_method", str(method.value if isinstance(method, Member) else method)
 
 
 def _open_hardware(machine: Machine) -> list[str]:

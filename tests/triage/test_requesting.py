@@ -112,3 +112,16 @@ def test_no_model_is_an_error_in_one_line() -> None:
 def test_an_option_that_cannot_be_used_is_refused(option: str, value: object) -> None:
     with pytest.raises(InputError):
         to_request(Stated(model=_FLASH), **{option: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "stated",
+    [
+        Stated(model=_FLASH, words=("--quantization", "ascend")),
+        Stated(model=_FLASH, env={"VLLM_ASCEND_ENABLE_FLASHCOMM1": "1"}),
+        Stated(model=_FLASH, observed={"device": "npu"}),
+    ],
+)
+def test_a_launch_on_ascend_is_not_checked(stated: Stated) -> None:
+    with pytest.raises(InputError, match="vLLM-Ascend"):
+        to_request(stated)

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from dsv4check.triage.commands import shown_launches
-from dsv4check.triage.records import Stated
+from dsv4check.triage.records import Run, Stated
 from dsv4check.triage.stated import read_stated
-from tests.triage.readings import log_reading, log_run, report_of
+from tests.triage.readings import log_lines, log_reading, log_run, report_of
 
 _FLASH = "deepseek-ai/DeepSeek-V4-Flash"
 _COLLECTED = """Collecting environment information...
@@ -242,3 +242,18 @@ def test_a_whole_report_of_two_nodes() -> None:
     assert stated.observed["draft_architecture"] == "DeepSeekV4MTPModel"
     assert stated.missing == ()
     assert not [fact.how for fact in stated.facts if "contradicts" in fact.how]
+
+
+def test_a_start_that_says_nothing_borrows_from_the_one_before_it() -> None:
+    first = log_run(_ITS_LOG)
+    second = Run(None, log_lines("Model loading took 84.2 GiB memory and 4.5 seconds"), ())
+    stated = read_stated(log_reading(second, "", more=[first]), second)
+    assert stated.vllm == "0.21.1rc1.dev339+g1967a5627bc3"
+    assert "--kv-cache-dtype" in stated.words
+    assert stated.observed == {"weights_gib": "84.2"}
+    assert any("another start" in fact.value for fact in stated.facts if fact.name == "note")
+
+
+def test_a_model_behind_the_flags_is_found() -> None:
+    stated = read_stated(*report_of(f"vllm serve --enforce-eager --block-size 256 {_FLASH}"))
+    assert (stated.model, stated.words) == (_FLASH, ("--enforce-eager", "--block-size", "256"))
