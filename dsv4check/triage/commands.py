@@ -40,13 +40,15 @@ _PROMPT: Final = re.compile(
     r"^[>\s]*(?:ExecStart=[-@+!:]*|[\u2502\u251c\u2514\u2500\s]*\d{1,8} (?=/))?(?:\([\w.-]{1,60}\) )?"
     r"(?:[\w.-]{1,60}@[\w.-]{1,100}:?[^\n$#>]{0,200}[$#] ?|PS [A-Za-z]:[^\n>]{0,200}> ?|[$#>] )?"
 )
-_SETTING: Final = re.compile(
-    r"^[>\s$#]*(?:export\s+)?[A-Z][A-Z0-9_]{2,80}=\S*(?:\s+[A-Z][A-Z0-9_]{2,80}=\S*)*\s*\\?\s*$"
-)
+_SETTING: Final = re.compile(r"^[>\s$#]*(?:export\s+)?[A-Za-z_]\w{0,80}=\S*(?:\s+[A-Za-z_]\w{0,80}=\S*)*\s*\\?\s*$")
+_INLINE: Final = re.compile(r"`([^`\n]{1,4000})`")
 _LOG: Final = re.compile(
     r"\s(?:\([A-Z]\w+ pid=\d+\)|(?:DEBUG|INFO|WARNING|ERROR) \d\d-\d\d \d\d:\d\d)|^(?:\([A-Z]\w+ pid=\d+\)|Traceback )"
 )
 _FLAG_LINE: Final = re.compile(r"^[>\s]*(?:--?[a-zA-Z]|\{|\}|'|\"\w|<<|-[ve] )")
+_PLAIN: Final = re.compile(r"[A-Za-z]{1,20}[,.;:]?")
+_SENTENCE: Final = 3
+"""So many plain words behind each other are no values of a flag."""
 _MOST_LINES: Final = 120
 _MOST_REGIONS: Final = 60
 _MOST_TEXT: Final = 200_000
@@ -130,9 +132,16 @@ def _shell_regions(text: str, at: int) -> Iterator[tuple[str, int, bool]]:
             index += 1
             continue
         regions += 1
+        inline = next((item for item in _INLINE.finditer(line) if _START.search(item[1])), None)
+        if inline is not None:
+            yield inline[1] + "\n", at + starts[index], False
+            index += 1
+            continue
         first = _first_setting(lines, index)
         stop = _stop(lines, index)
-        yield _script(lines[first:stop]), at + starts[index], False
+        # Variables may be set anywhere above.
+        settings = [item for item in lines[max(0, first - _MOST_LINES) : first] if _SETTING.match(item)]
+        yield _script([*settings, *lines[first:stop]]), at + starts[index], False
         index = stop
 
 
@@ -235,7 +244,20 @@ def _known_words(server: Server) -> tuple[tuple[str, ...], list[str]]:
             continue
         flag = kept.pop() if kept and kept[-1].startswith("--") and not word.text.startswith("-") else word.text
         notes.append(f"{flag.partition('=')[0]}: its value is not in the text ({', '.join(word.open)}), left out")
-    return tuple(kept), notes
+    return _without_sentence(kept), notes
+
+
+def _without_sentence(words: list[str]) -> tuple[str, ...]:
+    """The words up to where a sentence goes on behind the command: several plain words in a row."""
+    first = 0
+    while first < len(words):
+        stop = first
+        while stop < len(words) and not words[stop].startswith("-"):
+            stop += 1
+        if sum(bool(_PLAIN.fullmatch(word)) for word in words[first + 1 : stop]) >= _SENTENCE:
+            return (*words[:first], words[first].rstrip(",;.")) if first else tuple(words[:1])
+        first = stop + 1
+    return tuple(words)
 
 
 def _model(words: Sequence[str], entrypoint: str) -> str | None:

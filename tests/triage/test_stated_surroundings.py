@@ -257,3 +257,22 @@ def test_a_start_that_says_nothing_borrows_from_the_one_before_it() -> None:
 def test_a_model_behind_the_flags_is_found() -> None:
     stated = read_stated(*report_of(f"vllm serve --enforce-eager --block-size 256 {_FLASH}"))
     assert (stated.model, stated.words) == (_FLASH, ("--enforce-eager", "--block-size", "256"))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (f"M={_FLASH}\nTP=8\n\nvllm serve $M --tensor-parallel-size $TP\n", ("--tensor-parallel-size", "8")),
+        (f"`vllm serve {_FLASH} --block-size 256` on 8×H200 fails", ("--block-size", "256")),
+        (f"I run vllm serve {_FLASH} -tp 8, on 2 nodes with 8 x H100 each", ("-tp", "8")),
+        (
+            f"vllm serve {_FLASH} --cudagraph-capture-sizes 1 2 4 8 16 --served-model-name a b",
+            ("--cudagraph-capture-sizes", "1", "2", "4", "8", "16", "--served-model-name", "a", "b"),
+        ),
+        (f"> vllm serve {_FLASH} \\\n>   -tp 2 \\\n>   --block-size 256\n", ("-tp", "2", "--block-size", "256")),
+    ],
+    ids=["variables", "inline", "sentence", "many values", "quoted"],
+)
+def test_commands_between_prose(text: str, words: tuple[str, ...]) -> None:
+    stated = read_stated(*report_of(text))
+    assert (stated.model, stated.words) == (_FLASH, words)
