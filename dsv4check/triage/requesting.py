@@ -166,7 +166,8 @@ def _hardware(
         note = ""
         if gpus is not None or nodes is not None or memory is not None:
             resolve_gpu("H200", gpus=gpus, nodes=nodes, memory_gib=memory)
-    mib = round(memory * 1024) if memory is not None else None
+    known = memory if memory is not None else stated.gpu_memory_gib
+    mib = round(known * 1024) if known is not None else None
     return Hardware(memory_mib=mib, gpus_per_node=count, nodes=machines or 1), note
 
 

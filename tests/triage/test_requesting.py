@@ -125,3 +125,9 @@ def test_an_option_that_cannot_be_used_is_refused(option: str, value: object) ->
 def test_a_launch_on_ascend_is_not_checked(stated: Stated) -> None:
     with pytest.raises(InputError, match="vLLM-Ascend"):
         to_request(stated)
+
+
+def test_the_memory_counts_where_the_gpu_has_no_name() -> None:
+    assert to_request(Stated(vllm="0.24.0", model=_FLASH, gpu_memory_gib=139.8)).hardware.memory_mib == 143155
+    hardware = to_request(Stated(vllm="0.24.0", model=_FLASH, gpu="sm90", gpu_memory_gib=139.8)).hardware
+    assert (hardware.capability, hardware.memory_mib) == ((9, 0), 143155)
