@@ -41,7 +41,8 @@ _MOST: Final = 50
 
 def banner_facts(run: Run) -> Iterator[Fact]:
     """Version and model of a start, from the lines vLLM begins with."""
-    for line in run.lines:
+    opening = () if run.first is None or run.first in run.lines[:1] else (run.first,)
+    for line in (*opening, *run.lines):
         text = line.text
         if "version" in text or "V1 LLM engine" in text:
             for how, pattern in _BANNERS:
