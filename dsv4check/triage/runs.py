@@ -1,0 +1,139 @@
+"""One start of vLLM out of the lines that were kept of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from dsv4check.triage.events import Found, log_line, replace_event
+from dsv4check.triage.frames import exception_of, is_broken_frame
+from dsv4check.triage.kept_lines import KeptLines
+from dsv4check.triage.prefixes import PlainLine, PrefixReader
+from dsv4check.triage.records import ErrorEvent, LogLine, Run
+from dsv4check.triage.root_cause import mark_consequences
+from dsv4check.triage.skim import Skimmed
+from dsv4check.triage.tracebacks import Tracebacks
+
+_NARROW: Final = range(50, 401)
+"""Widths of a terminal or a mail that wraps lines."""
+_FATAL: Final = ("EngineDeadError", "OutOfMemoryError")
+
+
+def read_run(skimmed: Skimmed, source: str) -> Run:
+    """The start with its errors and its stated facts."""
+    reader = PrefixReader()
+    errors = Tracebacks(source)
+    kept = KeptLines(source)
+    first: LogLine | None = None
+    plain = _joined(_lines(skimmed, reader), _width(skimmed))
+    for index, line in enumerate(plain):
+        if not errors.take(index, line):
+            kept.take(index, line)
+        if first is None and line.number == skimmed.banner:
+            first = log_line(source, line)
+    found = errors.finish()
+    if not found:
+        found = list(_mentioned(skimmed, source))
+    beyond = _beyond(skimmed, {item.event.line.number for item in found})
+    events = [_judged(item, kept, beyond.get(item.event.line.number, 0), skimmed.answered) for item in found]
+    return Run(first, kept.all(), mark_consequences(events))
+
+
+def _lines(skimmed: Skimmed, reader: PrefixReader) -> Iterator[PlainLine]:
+    for number, raw in skimmed.all_lines():
+        yield from reader.read(number, decode(raw))
+
+
+def decode(raw: bytes) -> str:
+    """The text of a line: UTF-8, or Latin-1 where it is none."""
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        # A line that was cut may end inside of a character.
+        return raw.decode("utf-8", "ignore") if error.start > len(raw) - 4 else raw.decode("latin-1")
+
+
+def _width(skimmed: Skimmed) -> int:
+    """The width at which a terminal or a mail program has wrapped the lines; 0 when they are not wrapped."""
+    lengths: Counter[int] = Counter()
+    for count, (_, raw) in enumerate(skimmed.all_lines()):
+        if count >= 3_000:
+            break
+        lengths[len(decode(raw[:2_000]).rstrip())] += 1
+    longest = max(lengths, default=0)
+    return longest if longest in _NARROW and lengths[longest] >= 3 else 0
+
+
+def _joined(lines: Iterator[PlainLine], width: int) -> Iterator[PlainLine]:
+    """The lines, those put together again that were wrapped."""
+    held: PlainLine | None = None
+    for line in lines:
+        if held is None:
+            held = line
+            continue
+        broken = is_broken_frame(held.text)
+        bare = not (line.wrapped or line.level) and bool(line.text)
+        if broken and (bare or not held.wrapped) and 'File "' not in line.text:
+            held = replace(held, text=held.text + _gap(held.text, line.text) + line.text.lstrip())
+            continue
+        if width and bare and held.wrapped and len(held.raw) == width:
+            # Lines that belong together again are as long as their pieces; the last piece is shorter.
+            raw = line.raw
+            held = replace(held, text=held.text + line.text, raw=raw if len(raw) == width else held.raw + raw)
+            continue
+        yield held
+        held = line
+    if held is not None:
+        yield held
+
+
+def _gap(front: str, rest: str) -> str:
+    """The blank that stood where a frame's line was broken between two words."""
+    return " " if front.endswith((",", "line", " in")) and not rest.startswith(" ") else ""
+
+
+def _mentioned(skimmed: Skimmed, source: str) -> Iterator[Found]:
+    """Errors that a text only mentions, for reports without a log."""
+    for index, (number, raw) in enumerate(skimmed.all_lines()):
+        text = decode(raw[:2_000])
+        for word in ("Error: ", "Exception: "):
+            at = text.find(word)
+            if at < 0:
+                continue
+            begin = at
+            while begin > 0 and (text[begin - 1].isalnum() or text[begin - 1] in "._"):
+                begin -= 1
+            said = text[begin:].strip().strip("`'\"")
+            found = exception_of(said)
+            if found is not None and found[1]:
+                line = LogLine(source, number, said)
+                yield Found(ErrorEvent(found[0], found[1], line, excerpt=(text.strip()[:400],)), index, index, "")
+                break
+
+
+def _beyond(skimmed: Skimmed, numbers: set[int]) -> dict[int, int]:
+    """How often lines came that were only counted, by the number of the kept one that says an error."""
+    return {
+        number: count
+        for number, raw in skimmed.all_lines()
+        if number in numbers and (count := skimmed.surplus(raw))
+    }
+
+
+def _judged(found: Found, kept: KeptLines, beyond: int, answered: int) -> ErrorEvent:
+    """The error with what became of the process that said it."""
+    event = found.event
+    if beyond:
+        event = replace_event(event, times=event.times + beyond)
+    # A process that is not named may be any.
+    went_on = all(
+        kept.progress.get(stream, -1) > at for stream, at in found.streams.items() if stream.strip("|")
+    ) and any(stream.strip("|") for stream in found.streams)
+    served = kept.up_at is not None and found.last < kept.up_at
+    later = kept.answered_at > found.last or answered > event.line.number
+    quiet = event.line.level in ("WARNING", "INFO", "DEBUG")
+    if (went_on or served or (kept.up_at is not None and later) or quiet) and event.kind not in _FATAL:
+        event = replace_event(event, survived=True)
+    return event
