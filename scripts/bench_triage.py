@@ -145,9 +145,7 @@ def write_log(path: Path, kind: str, size: int) -> None:
 
 def measure(path: Path) -> dict[str, object]:
     """Seconds, peak memory and what was found, of a new process."""
-    ran = subprocess.run(
-        [sys.executable, "-c", _READ, str(path)], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    ran = subprocess.run([sys.executable, "-c", _READ, str(path)], cwd=ROOT, capture_output=True, text=True, check=True)
     found: dict[str, object] = json.loads(ran.stdout)
     return found
 

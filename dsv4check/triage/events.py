@@ -34,11 +34,24 @@ def log_line(source: str, line: PlainLine, *, count: int = 1) -> LogLine:
 class Draft:
     """One error while its lines are read."""
 
-    __slots__ = ("base", "carried", "excerpt", "first", "frames", "kind", "last", "line", "message", "quoted", "size", "style")
+    __slots__ = (
+        "base",
+        "carried",
+        "excerpt",
+        "first",
+        "frames",
+        "kind",
+        "last",
+        "line",
+        "message",
+        "quoted",
+        "size",
+        "style",
+    )
 
     def __init__(self, index: int, line: PlainLine, style: str, base: int = 0) -> None:
         self.style = style
-        """``traceback`` until its last line is read, then ``exception``; ``native``, ``stack``, ``logged``, ``argparse``."""
+        """``traceback``, ``exception`` once its last line is read, ``native``, ``stack``, ``logged`` or ``argparse``."""
         self.base = base
         """Indentation of the traceback's first and last line."""
         self.first = self.last = index

@@ -12,7 +12,9 @@ DIRECT_CAUSE: Final = "The above exception was the direct cause"
 HANDLING: Final = "During handling of the above exception"
 
 _FRAME: Final = re.compile(r'File "(?P<path>[^"\n]{1,1000})", line (?P<line>\d{1,7})(?:,? in (?P<function>.{1,300}))?')
-_BROKEN_FRAME: Final = re.compile(r'File "[^"\n]{0,1000}(?:"(?:, ?(?:l(?:i(?:n(?:e(?: \d{0,7}(?:,(?: (?:i(?:n ?)?)?)?)?)?)?)?)?)?)?)?$')
+_BROKEN_FRAME: Final = re.compile(
+    r'File "[^"\n]{0,1000}(?:"(?:, ?(?:l(?:i(?:n(?:e(?: \d{0,7}(?:,(?: (?:i(?:n ?)?)?)?)?)?)?)?)?)?)?)?$'
+)
 _CARETS: Final = re.compile(r"^[\s~^.]*[~^]{2,}[\s~^.]*$|^\s*\^\s*$")
 _TYPE: Final = re.compile(r"(?:[A-Za-z_]\w{0,80}\.){0,12}[A-Za-z_]\w{0,80}(?:\([\w.]{1,100}\))?")
 _ERROR_WORD: Final = re.compile(
@@ -22,9 +24,41 @@ _ERROR_WORD: Final = re.compile(
 _GUTTER: Final = re.compile(r"^\s*(?:\|(?: |$)|\+-\+-{5,}(?: \d+ -{5,})?$|\+-{5,}$|\+ (?=Exception Group))")
 
 _OWN: Final = frozenset(
-    "assets benchmarks compilation config device_allocator distributed engine entrypoints inputs ir kernels logging_utils"
-    " lora model_executor models multimodal parser platforms plugins profiler ray reasoning renderers third_party tokenizers"
-    " tool_parsers tracing transformers_utils triton_utils usage utils v1 vllm_flash_attn".split()
+    {
+        "assets",
+        "benchmarks",
+        "compilation",
+        "config",
+        "device_allocator",
+        "distributed",
+        "engine",
+        "entrypoints",
+        "inputs",
+        "ir",
+        "kernels",
+        "logging_utils",
+        "lora",
+        "model_executor",
+        "models",
+        "multimodal",
+        "parser",
+        "platforms",
+        "plugins",
+        "profiler",
+        "ray",
+        "reasoning",
+        "renderers",
+        "third_party",
+        "tokenizers",
+        "tool_parsers",
+        "tracing",
+        "transformers_utils",
+        "triton_utils",
+        "usage",
+        "utils",
+        "v1",
+        "vllm_flash_attn",
+    }
 )
 _PACKAGES: Final = (
     "flashinfer",
@@ -106,7 +140,7 @@ def short_path(path: str) -> str:
         _, found, rest = path.rpartition(f"/{package}/")
         if found and not rest.startswith("."):
             return f"{package}/{rest}"
-    head, found, rest = path.partition("/lib/python3")
+    _, found, rest = path.partition("/lib/python3")
     if found and "/" in rest:
         return rest.partition("/")[2]
     return path

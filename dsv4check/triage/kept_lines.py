@@ -118,7 +118,12 @@ _PROGRESS: Final = (
     "is assigned as DP rank",
     "Application startup complete",
 )
-_SERVER_UP: Final = ("Application startup complete", "Uvicorn running on", "Starting vLLM API server", "Starting vLLM server on")
+_SERVER_UP: Final = (
+    "Application startup complete",
+    "Uvicorn running on",
+    "Starting vLLM API server",
+    "Starting vLLM server on",
+)
 _ANSWERED: Final = ('" 200 OK', '" 200')
 _FIRST: Final = 4_000
 _LAST: Final = 500

@@ -59,10 +59,14 @@ _LITERALS: Final = (
     "DeepEP error",
     "no kernel image is available",
 )
-_ALONE: Final = re.compile(r"^(?:\S{0,80}:? ?(?:line )?\d{0,6}:? {1,30}\d{0,9} {0,30})?(?:Killed|Terminated|Aborted)(?: {1,40}\S.{0,200})?$")
+_ALONE: Final = re.compile(
+    r"^(?:\S{0,80}:? ?(?:line )?\d{0,6}:? {1,30}\d{0,9} {0,30})?(?:Killed|Terminated|Aborted)(?: {1,40}\S.{0,200})?$"
+)
 _EXITED: Final = re.compile(r"exit(?:ed)? (?:with )?(?:code|status) \(?(?:-\d{1,3}|1[23]\d|2[0-5]\d)\b", re.IGNORECASE)
 _ASSERT: Final = re.compile(r"\.(?:cu|cuh|cpp|cc|c|h|hpp|inl):\d{1,6}.{0,400}Assertion .{0,2000}failed")
-_COMPILER: Final = re.compile(r"^\S{1,400}\.(?:cu|cuh|cpp|cc|c|h|hpp)(?:\(\d{1,6}\)|:\d{1,6}(?::\d{1,6})?): (?:fatal )?error:? ")
+_COMPILER: Final = re.compile(
+    r"^\S{1,400}\.(?:cu|cuh|cpp|cc|c|h|hpp)(?:\(\d{1,6}\)|:\d{1,6}(?::\d{1,6})?): (?:fatal )?error:? "
+)
 _ARGPARSE: Final = re.compile(r"^(?P<program>[\w./-]{1,200}(?: [\w-]{1,40}){0,3}): error: (?P<message>.*)$")
 _LAUNCHERS: Final = re.compile(r"(?:^|/)(?:vllm|__main__\.py|api_server(?:\.py)?|[\w-]{1,60}\.py)$")
 _NOISE: Final = ("NCCL INFO", "nvshmem_init", "INFO nvshmem", "NVSHMEM INFO")

@@ -15,11 +15,21 @@ _PROCESS: Final = re.compile(
     r"|\((?:raylet|autoscaler|gcs_server)(?:,[^()]{0,120})?\) "
 )
 _LOGGER: Final = re.compile(
-    rf"(?P<level>{_LEVELS}) (?:\d{{4}}-)?\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{{1,9}})? "
-    r"\[?(?P<module>[\w./<>-]{1,200}:\d{1,6})\](?: |$)"
+    rf"(?P<level>{_LEVELS}) (?:(?:(?:\d{{4}}-)?\d\d-\d\d[ T])?\d\d:\d\d:\d\d(?:[.,]\d{{1,9}})? \[?|\[)"
+    r"(?P<module>[\w./<>-]{1,200}:\d{1,6})\](?: |$)"
 )
-_LEVEL: Final = re.compile(rf"(?P<level>{_LEVELS}|WARN)(?::\s{{0,8}}| {{1,3}}(?=\S))(?P<module>[\w.]{{1,60}}:\d{{1,6}} (?:-- |\] ?))?")
-_NATIVE: Final = re.compile(r"\[(?P<level>[WEFI])\d{3,4} \d\d:\d\d:\d\d\.\d{1,9} (?:\d+ )?(?P<module>[\w./-]{1,200}:\d{1,6})\] ?")
+# A whole log that was pasted as one line.
+_FLAT: Final = re.compile(
+    rf"(?:\([A-Za-z_][\w.:-]{{0,80}} pid=\d{{1,9}}\) )?(?:{_LEVELS}) \d\d-\d\d \d\d:\d\d:\d\d \[[\w./-]{{1,100}}:\d{{1,6}}\] "
+)
+_FLAT_RECORDS: Final = 3
+_FLAT_LENGTH: Final = 240
+_LEVEL: Final = re.compile(
+    rf"(?P<level>{_LEVELS}|WARN)(?::\s{{0,8}}| {{1,3}}(?=\S))(?P<module>[\w.]{{1,60}}:\d{{1,6}} (?:-- |\] ?))?"
+)
+_NATIVE: Final = re.compile(
+    r"\[(?P<level>[WEFI])\d{3,4} \d\d:\d\d:\d\d\.\d{1,9} (?:\d+ )?(?P<module>[\w./-]{1,200}:\d{1,6})\] ?"
+)
 _RANK: Final = re.compile(r"\[(?P<rank>(?:rank|default)\d{1,5})\]: ?")
 _NATIVE_LEVELS: Final = {"W": "WARNING", "E": "ERROR", "F": "CRITICAL", "I": "INFO"}
 _REPEATED: Final = re.compile(r" ?\[repeated (\d{1,9})x across cluster\].{0,400}$")
@@ -67,7 +77,7 @@ class PrefixReader:
     def read(self, number: int, raw: str) -> Iterator[PlainLine]:
         """The line, or several when a collector put more than one into its record, or none while it goes on."""
         found = unwrap(clean(raw))
-        text = found.text
+        text = _in_lines(found.text) if len(found.text) > _FLAT_LENGTH else found.text
         if found.partial or (self._partial and found.label in self._partial):
             text = self._partial.pop(found.label, "") + text
             if found.partial and len(text) < 1 << 17:
@@ -186,3 +196,16 @@ def _process(text: str) -> tuple[str, str, str]:
         if found is not None and found["name"]:
             return found["name"], found[0].strip(), text[: found.start()]
     return name, stream, text
+
+
+def _in_lines(text: str) -> str:
+    """A log that lost its line ends, each record on a line again."""
+    starts = [found.start() for found in _FLAT.finditer(text)]
+    if len(starts) < _FLAT_RECORDS:
+        return text
+    ends = [*starts[1:], len(text)]
+    return "\n".join(
+        piece
+        for start, end in zip([0, *starts], [starts[0], *ends], strict=True)
+        if (piece := text[start:end].rstrip())
+    )

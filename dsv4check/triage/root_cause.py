@@ -51,7 +51,9 @@ _WAITING: Final = re.compile(
     r"|exit(?:ed with)? ?code:? -?\d+|exitcode|exited with code 1[34]\d|code=(?:killed|dumped)|[Kk]illed|core dumped"
     r"|unspecified launch failure"
 )
-_WAITING_KINDS: Final = frozenset({"TimeoutError", "DistStoreError", "DistBackendError", "DistNetworkError", "Empty", "EOFError"})
+_WAITING_KINDS: Final = frozenset(
+    {"TimeoutError", "DistStoreError", "DistBackendError", "DistNetworkError", "Empty", "EOFError"}
+)
 _QUOTED: Final = re.compile(r"Worker failed with error '(?P<text>[\s\S]{0,8000}?)'?, please check", re.DOTALL)
 
 

@@ -13,7 +13,7 @@ from dsv4check.triage.kept_lines import KeptLines
 from dsv4check.triage.prefixes import PlainLine, PrefixReader
 from dsv4check.triage.records import ErrorEvent, LogLine, Run
 from dsv4check.triage.root_cause import mark_consequences
-from dsv4check.triage.skim import Skimmed
+from dsv4check.triage.skim import LINE_LIMIT, Skimmed
 from dsv4check.triage.tracebacks import Tracebacks
 
 _NARROW: Final = range(50, 401)
@@ -29,7 +29,9 @@ def read_run(skimmed: Skimmed, source: str) -> Run:
     first: LogLine | None = None
     plain = _joined(_lines(skimmed, reader), _width(skimmed))
     for index, line in enumerate(plain):
-        if not errors.take(index, line):
+        if not line.number:
+            errors.gap()
+        elif not errors.take(index, line):
             kept.take(index, line)
         if first is None and line.number == skimmed.banner:
             first = log_line(source, line)
@@ -43,7 +45,10 @@ def read_run(skimmed: Skimmed, source: str) -> Run:
 
 def _lines(skimmed: Skimmed, reader: PrefixReader) -> Iterator[PlainLine]:
     for number, raw in skimmed.all_lines():
-        yield from reader.read(number, decode(raw))
+        if number:
+            yield from reader.read(number, decode(raw))
+        else:
+            yield PlainLine(0, "", "", "", wrapped=True)
 
 
 def decode(raw: bytes) -> str:
@@ -52,7 +57,8 @@ def decode(raw: bytes) -> str:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
         # A line that was cut may end inside of a character.
-        return raw.decode("utf-8", "ignore") if error.start > len(raw) - 4 else raw.decode("latin-1")
+        cut = len(raw) >= LINE_LIMIT and error.start > len(raw) - 4
+        return raw.decode("utf-8", "ignore") if cut else raw.decode("latin-1")
 
 
 def _width(skimmed: Skimmed) -> int:
@@ -116,9 +122,7 @@ def _mentioned(skimmed: Skimmed, source: str) -> Iterator[Found]:
 def _beyond(skimmed: Skimmed, numbers: set[int]) -> dict[int, int]:
     """How often lines came that were only counted, by the number of the kept one that says an error."""
     return {
-        number: count
-        for number, raw in skimmed.all_lines()
-        if number in numbers and (count := skimmed.surplus(raw))
+        number: count for number, raw in skimmed.all_lines() if number in numbers and (count := skimmed.surplus(raw))
     }
 
 

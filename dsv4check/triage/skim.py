@@ -38,6 +38,9 @@ _BANNER: Final = re.compile(
 )
 _PROCESS: Final = re.compile(rb"\(([\w.]{1,60})(?: rank=\d+)? pid=")
 
+GAP: Final = (0, b"")
+"""Stands among the kept lines where others were left out that may have belonged to the same error."""
+
 
 class Skimmed:
     """The lines of one start that are looked at closely."""
@@ -84,9 +87,7 @@ class Skimmed:
         error = b"rror" in line or b"Traceback" in line or b'File "' in line or b"xception" in line or b"ERROR" in line
         if error:
             self._error_at = number
-            for passed in self.passed:
-                self._store(passed)
-            self.passed.clear()
+            self._store_passed()
         elif full and not self._is_near(number, line):
             self.dropped += 1
             return
@@ -112,6 +113,15 @@ class Skimmed:
         if number - self._error_at < _NEAR or b"WARN" in line or b"tartup complete" in line:
             return True
         return b"INFO " in line and _PLACE.search(line, 0, 400) is not None
+
+    def _store_passed(self) -> None:
+        if len(self.passed) == _CONTEXT:
+            self._store(GAP)
+        for passed in self.passed:
+            # Kept after all: no longer one that was only counted.
+            self.counts[passed[1].translate(None, _NUMBERS)[:_KEY_LIMIT]] -= 1
+            self._store(passed)
+        self.passed.clear()
 
     def _store(self, item: tuple[int, bytes]) -> None:
         length = len(item[1])

@@ -35,7 +35,13 @@ _STOP: Final = re.compile(
     r"|Exception raised from|ERROR conda|srun: |slurmstepd|\S{1,80}:\d{1,8}:\d{1,8} \[\d{1,3}\] NCCL )"
 )
 _LONG_NATIVE: Final = ("terminate called", "Fatal Python error", "NVRTC", "NVCC")
-_CUDA_ADVICE: Final = ("CUDA kernel errors", "For debugging consider", "Compile with `TORCH", "Search for `", "Device-side assert")
+_CUDA_ADVICE: Final = (
+    "CUDA kernel errors",
+    "For debugging consider",
+    "Compile with `TORCH",
+    "Search for `",
+    "Device-side assert",
+)
 
 
 class Tracebacks:
@@ -54,6 +60,10 @@ class Tracebacks:
                 self._finish_streams()
             stream = self._streams[line.stream] = _Stream(line.stream, self._source, self.register)
         return stream.take(index, line)
+
+    def gap(self) -> None:
+        """Lines are missing here: nothing that was begun goes on behind it."""
+        self._finish_streams()
 
     def finish(self) -> list[Found]:
         """All errors in the log's order."""
@@ -121,14 +131,18 @@ class _Stream:
         self._emit()
 
     def _header(self, index: int, line: PlainLine, indent: int) -> None:
-        draft = self._draft
-        title: list[str] = []
-        if draft is not None and draft.style == "logged" and not draft.kind and draft.line.module == line.module:
-            # The record's first line only announces the traceback.
-            title, self._draft = draft.excerpt, None
+        title = self._title(line)
         self._close()
         self._draft = Draft(index, line, "traceback", indent)
         self._draft.excerpt[:0] = title
+
+    def _title(self, line: PlainLine) -> list[str]:
+        """Takes back the first line of the record, which only announced its traceback."""
+        draft = self._draft
+        if draft is None or draft.style != "logged" or draft.line.module != line.module or len(draft.message) > 1:
+            return []
+        self._draft = None
+        return draft.excerpt
 
     def _for_frame(self, index: int, line: PlainLine, indent: int) -> Draft | None:
         draft = self._draft
@@ -144,8 +158,10 @@ class _Stream:
             inner.excerpt = draft.excerpt
             self._draft = inner
             return inner
+        title = self._title(line)
         self._close()
         self._draft = Draft(index, line, "traceback", max(indent - 2, 0))
+        self._draft.excerpt[:0] = title
         return self._draft
 
     def _in_traceback(self, draft: Draft, index: int, line: PlainLine, stripped: str) -> bool:
@@ -222,6 +238,9 @@ class _Stream:
         if found is not None and not found[0].endswith("Warning"):
             self._begin(index, line, "exception", *found)
         elif line.level in ("ERROR", "CRITICAL"):
+            if line.text.startswith("  ") or is_carets(line.text):
+                # From the inside of a traceback whose upper part is not there.
+                return
             self._begin(index, line, "logged", "", stripped)
         elif is_native_error(stripped) and line.level != "INFO" and line.level != "DEBUG":
             self._begin(index, line, "native", "", stripped)

@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.triage.read import plain
 
-LOGGER = "(EngineCore_DP0 pid=311) ERROR 11-30 10:00:00 [core.py:1110]   File \"x.py\", line 3, in run"
+LOGGER = '(EngineCore_DP0 pid=311) ERROR 11-30 10:00:00 [core.py:1110]   File "x.py", line 3, in run'
 RAW = "(EngineCore_DP0 pid=311)     raise ValueError("
 
 CONTAINERS = {
@@ -66,12 +66,36 @@ def test_numbers_of_tasks_tell_streams_apart_numbers_of_lines_do_not() -> None:
         ("WARNING 11-30 10:00:00.123 [v1/engine/core.py:7] a", "", "WARNING", "v1/engine/core.py:7", "a"),
         ("INFO 2026-11-30 10:00:00 [utils.py:1] a", "", "INFO", "utils.py:1", "a"),
         ("INFO 06-05 16:30:08 worker_base.py:148] a", "", "INFO", "worker_base.py:148", "a"),
-        ("(Worker_DP1_TP0_EP4 pid=9) DEBUG 11-30 10:00:00 [model_executor/.../utils/fp8_utils.py:12] a", "Worker_DP1_TP0_EP4", "DEBUG", "model_executor/.../utils/fp8_utils.py:12", "a"),
+        (
+            "(Worker_DP1_TP0_EP4 pid=9) DEBUG 11-30 10:00:00 [model_executor/.../utils/fp8_utils.py:12] a",
+            "Worker_DP1_TP0_EP4",
+            "DEBUG",
+            "model_executor/.../utils/fp8_utils.py:12",
+            "a",
+        ),
         ("my-prefix (ApiServer_2 pid=9) INFO 11-30 10:00:00 [a.py:1] b", "ApiServer_2", "INFO", "a.py:1", "b"),
         ("(VllmWorker rank=3 pid=4665) ERROR 08-05 14:13:44 [x.py:4] b", "VllmWorker rank=3", "ERROR", "x.py:4", "b"),
-        ("(EngineCore pid=311) (RayWorkerWrapper pid=144, ip=172.18.0.2) boom", "RayWorkerWrapper pid=144", "", "", "boom"),
-        ("(APIServer pid=1) INFO:     Application startup complete.", "APIServer", "INFO", "", "Application startup complete."),
-        ("[rank0]:[W424 10:12:58.109407662 ProcessGroupNCCL.cpp:1575] Warning: x", "rank0", "WARNING", "ProcessGroupNCCL.cpp:1575", "Warning: x"),
+        (
+            "(EngineCore pid=311) (RayWorkerWrapper pid=144, ip=172.18.0.2) boom",
+            "RayWorkerWrapper pid=144",
+            "",
+            "",
+            "boom",
+        ),
+        (
+            "(APIServer pid=1) INFO:     Application startup complete.",
+            "APIServer",
+            "INFO",
+            "",
+            "Application startup complete.",
+        ),
+        (
+            "[rank0]:[W424 10:12:58.109407662 ProcessGroupNCCL.cpp:1575] Warning: x",
+            "rank0",
+            "WARNING",
+            "ProcessGroupNCCL.cpp:1575",
+            "Warning: x",
+        ),
         ("ERROR:    [Errno 98] address already in use", "", "ERROR", "", "[Errno 98] address already in use"),
         ("plain text", "", "", "", "plain text"),
     ],
@@ -82,7 +106,9 @@ def test_process_and_logger(text: str, process: str, level: str, module: str, me
 
 
 def test_ray_says_how_often() -> None:
-    (line,) = plain("(RayWorkerWrapper pid=1, ip=10.0.0.2) ValueError: a [repeated 7x across cluster] (Ray deduplicates)")
+    (line,) = plain(
+        "(RayWorkerWrapper pid=1, ip=10.0.0.2) ValueError: a [repeated 7x across cluster] (Ray deduplicates)"
+    )
     assert (line.text, line.times) == ("ValueError: a", 8)
 
 

@@ -17,7 +17,9 @@ from dsv4check.triage.root_cause import ordered_causes
 from tests.triage.read import causes, logged, read_text
 
 BANNER = "(APIServer pid=1) INFO 11-30 10:00:00 [utils.py:299]  ▄▄ ▄█ █     █     █ ▀▄▀ █  version 0.24.0\n"
-ENGINE = "(EngineCore{name} pid=9) INFO 11-30 10:00:00 [core.py:107] Initializing a V1 LLM engine (v0.24.0) with config: x\n"
+ENGINE = (
+    "(EngineCore{name} pid=9) INFO 11-30 10:00:00 [core.py:107] Initializing a V1 LLM engine (v0.24.0) with config: x\n"
+)
 ERROR = logged(
     "(EngineCore pid=9) ERROR 11-30 10:00:00 [core.py:1110] ",
     "EngineCore failed to start.",
@@ -88,7 +90,9 @@ def test_encodings(encoding: str) -> None:
 
 def test_line_ends_and_progress_bars() -> None:
     assert causes(ERROR.replace("\n", "\r\n")) == causes(ERROR)
-    bar = "".join(f"\rLoading safetensors checkpoint shards: {done}% Completed | {done}/99 [00:01<00:00]" for done in range(99))
+    bar = "".join(
+        f"\rLoading safetensors checkpoint shards: {done}% Completed | {done}/99 [00:01<00:00]" for done in range(99)
+    )
     reading = read_text(f"a\n{bar}\n{ERROR}")
     assert reading.runs[0].events[0].line.number == 7
     kept = [line for line in reading.runs[0].lines if "Loading safetensors" in line.text]
@@ -121,7 +125,11 @@ def test_what_is_no_log(tmp_path: Path, content: bytes, said: str) -> None:
 
 
 def test_what_cannot_be_opened(tmp_path: Path) -> None:
-    for name, said in ((str(tmp_path), "is a folder"), (str(tmp_path / "no"), "no such file"), ("a\0b", "cannot be read")):
+    for name, said in (
+        (str(tmp_path), "is a folder"),
+        (str(tmp_path / "no"), "no such file"),
+        ("a\0b", "cannot be read"),
+    ):
         with pytest.raises(InputError, match=said):
             read_logs([name])
     with pytest.raises(InputError, match="no log was named"):

@@ -39,13 +39,23 @@ PIECES = [
     "",
     "^^^^",
     "\x1b[31m",
-    "{\"log\":\"a\\n\",\"stream\":\"x\"}",
-    "{\"log\":\"part\",\"stream\":\"x\"}",
+    '{"log":"a\\n","stream":"x"}',
+    '{"log":"part","stream":"x"}',
     "[" * 200,
     "{" * 2000 + "}",
 ]
-FRONTS = ["", "(EngineCore pid=1) ", "(Worker_TP0 pid=2) ERROR 11-30 10:00:00 [a.py:1] ", "vllm-1  | ", "> ", "0: ", "INFO:    "]
-LINES = st.tuples(st.sampled_from(FRONTS), st.sampled_from(FRONTS), st.sampled_from(PIECES) | st.text(max_size=60)).map("".join)
+FRONTS = [
+    "",
+    "(EngineCore pid=1) ",
+    "(Worker_TP0 pid=2) ERROR 11-30 10:00:00 [a.py:1] ",
+    "vllm-1  | ",
+    "> ",
+    "0: ",
+    "INFO:    ",
+]
+LINES = st.tuples(st.sampled_from(FRONTS), st.sampled_from(FRONTS), st.sampled_from(PIECES) | st.text(max_size=60)).map(
+    "".join
+)
 
 
 def use(raw: bytes) -> None:
@@ -65,7 +75,10 @@ def test_garbled_logs(lines: list[str], end: str) -> None:
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.binary(max_size=400), st.sampled_from([b"", b"\x1f\x8b\x08", b"\xff\xfe", b"\xfe\xff", b"ERROR 11-30 10:00:00 [a.py:1] "]))
+@given(
+    st.binary(max_size=400),
+    st.sampled_from([b"", b"\x1f\x8b\x08", b"\xff\xfe", b"\xfe\xff", b"ERROR 11-30 10:00:00 [a.py:1] "]),
+)
 def test_any_bytes(raw: bytes, front: bytes) -> None:
     with suppress(InputError):
         use(front + raw)
@@ -118,7 +131,7 @@ def test_lines_that_are_made_to_be_slow(line: str) -> None:
 
 
 def test_a_chain_without_end() -> None:
-    once = "Traceback (most recent call last):\n  File \"a.py\", line 1, in f\nValueError: {n}\n\nDuring handling of the above exception, another exception occurred:\n\n"
+    once = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nValueError: {n}\n\nDuring handling of the above exception, another exception occurred:\n\n'
     use("".join(once.replace("{n}", "x" * (number % 50)) for number in range(5_000)).encode())
 
 

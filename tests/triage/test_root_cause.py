@@ -36,7 +36,9 @@ def test_the_worker_s_error_comes_before_what_points_to_it() -> None:
 
 
 def test_an_error_of_the_engine_itself() -> None:
-    text = logged(CORE, "EngineCore failed to start.", *FRAME, "ValueError: no memory") + logged(API, *FRAME, ENGINE_FAILED)
+    text = logged(CORE, "EngineCore failed to start.", *FRAME, "ValueError: no memory") + logged(
+        API, *FRAME, ENGINE_FAILED
+    )
     first, second = causes(text)
     assert first.message == "no memory"
     assert second.consequence
@@ -65,7 +67,9 @@ def test_ranks_that_wait_follow_from_the_one_that_failed(last: str) -> None:
     waiting = worker(1, *FRAME, last)
     (alone,) = causes(waiting)
     assert not alone.consequence
-    first, second = causes(waiting + worker(3, *FRAME, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"))
+    first, second = causes(
+        waiting + worker(3, *FRAME, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB")
+    )
     assert first.kind == "OutOfMemoryError"
     assert second.consequence
 
@@ -75,7 +79,11 @@ def test_noise_of_the_end_is_last() -> None:
         logged(CORE, *FRAME, "KeyboardInterrupt")
         + "[rank0]:[W424 10:12:58.1 ProcessGroupNCCL.cpp:1575] Warning: destroy_process_group() was not called\n"
         + worker(0, *FRAME, "ValueError: real")
-        + logged(API, *FRAME, "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the root cause.")
+        + logged(
+            API,
+            *FRAME,
+            "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the root cause.",
+        )
     )
     assert [event.kind for event in causes(text)] == ["ValueError", "EngineDeadError", "KeyboardInterrupt"]
 
@@ -83,7 +91,9 @@ def test_noise_of_the_end_is_last() -> None:
 def test_what_the_process_survived_is_not_the_cause() -> None:
     text = (
         worker(0, *FRAME, "ModuleNotFoundError: No module named 'x'")
-        + worker(0, "Model loading took 84.2 GiB memory and 30 seconds", level="INFO", module="gpu_model_runner.py:4837")
+        + worker(
+            0, "Model loading took 84.2 GiB memory and 30 seconds", level="INFO", module="gpu_model_runner.py:4837"
+        )
         + worker(0, *FRAME, "ValueError: real")
     )
     first, second = causes(text)
@@ -113,5 +123,7 @@ def test_the_order_of_records_that_were_made_by_hand() -> None:
     def event(message: str, **more: bool) -> ErrorEvent:
         return ErrorEvent("RuntimeError", message, LogLine("-", 1, message), **more)
 
-    run = Run(None, (), (event("Engine core initialization failed."), event("a", survived=True), event("b"), event("c")))
+    run = Run(
+        None, (), (event("Engine core initialization failed."), event("a", survived=True), event("b"), event("c"))
+    )
     assert [item.message for item in ordered_causes(run)] == ["b", "c", "Engine core initialization failed.", "a"]

@@ -24,7 +24,9 @@ PLACES = ("vllm/v1/engine/core.py:run_engine_core", "vllm/v1/core/kv_cache_utils
 LOGGER = "(EngineCore pid=9) ERROR 11-30 10:00:00 [core.py:1110] "
 
 
-@pytest.mark.parametrize("prefix", ["", LOGGER, "(EngineCore pid=9) ", "vllm-1  | (EngineCore pid=9) ", "[rank0]: ", "    ", "> "])
+@pytest.mark.parametrize(
+    "prefix", ["", LOGGER, "(EngineCore pid=9) ", "vllm-1  | (EngineCore pid=9) ", "[rank0]: ", "    ", "> "]
+)
 def test_a_traceback(prefix: str) -> None:
     (event,) = causes(logged(prefix, *TRACEBACK))
     assert (event.kind, event.message) == ("ValueError", "No available memory for the cache blocks.")
@@ -52,7 +54,9 @@ def test_the_same_error_of_the_logger_and_of_ranks_and_raw() -> None:
 
 def test_interleaved_ranks() -> None:
     other = [line.replace("cache blocks", "weights") for line in TRACEBACK]
-    text = "".join(f"(Worker_TP0 pid=1) {one}\n(Worker_TP1 pid=2) {two}\n" for one, two in zip(TRACEBACK, other, strict=True))
+    text = "".join(
+        f"(Worker_TP0 pid=1) {one}\n(Worker_TP1 pid=2) {two}\n" for one, two in zip(TRACEBACK, other, strict=True)
+    )
     first, second = causes(text)
     assert first.message.endswith("cache blocks.")
     assert second.message.endswith("weights.")
@@ -118,9 +122,31 @@ def test_only_the_last_line(text: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        ("pydantic_core._pydantic_core.ValidationError", ("1 validation error for VllmConfig", "  Value error, no [type=value_error, input_value=1]", "    For further information visit https://errors.pydantic.dev")),
-        ("torch.AcceleratorError", ("CUDA error: invalid argument", "Search for `cudaErrorInvalidValue' in https://docs", "CUDA kernel errors might be asynchronously reported", "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.")),
-        ("RuntimeError", ("Worker failed with error 'CUDA error: invalid argument", "Search for `x' in y", "', please check the stack trace above for the root cause",)),
+        (
+            "pydantic_core._pydantic_core.ValidationError",
+            (
+                "1 validation error for VllmConfig",
+                "  Value error, no [type=value_error, input_value=1]",
+                "    For further information visit https://errors.pydantic.dev",
+            ),
+        ),
+        (
+            "torch.AcceleratorError",
+            (
+                "CUDA error: invalid argument",
+                "Search for `cudaErrorInvalidValue' in https://docs",
+                "CUDA kernel errors might be asynchronously reported",
+                "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.",
+            ),
+        ),
+        (
+            "RuntimeError",
+            (
+                "Worker failed with error 'CUDA error: invalid argument",
+                "Search for `x' in y",
+                "', please check the stack trace above for the root cause",
+            ),
+        ),
         ("torch._dynamo.exc.BackendCompilerFailed", ("backend='inductor' raised:", "ValueError: inner text")),
         ("AssertionError", ("",)),
     ],
@@ -255,5 +281,20 @@ def test_a_line_of_the_logger_alone_is_an_error() -> None:
 
 
 def test_no_error_no_event() -> None:
-    reading = read_text("INFO 11-30 10:00:00 [a.py:1] begin\n(APIServer pid=1) INFO:     Application startup complete.\n")
+    reading = read_text(
+        "INFO 11-30 10:00:00 [a.py:1] begin\n(APIServer pid=1) INFO:     Application startup complete.\n"
+    )
     assert reading.runs[0].events == ()
+
+
+def test_a_log_that_was_pasted_as_one_line() -> None:
+    flat = " ".join(f"{LOGGER}{line.strip()}" for line in TRACEBACK)
+    (event,) = causes(f"it fails: ``` {flat} ```")
+    assert event.message == "No available memory for the cache blocks."
+    assert event.places == PLACES
+
+
+def test_records_without_a_time() -> None:
+    text = logged("ERROR [multiproc_executor.py:912] ", "WorkerProc failed to start.", *TRACEBACK[1:])
+    (event,) = causes(text)
+    assert (event.kind, event.places) == ("ValueError", PLACES)
