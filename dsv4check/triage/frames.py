@@ -72,6 +72,7 @@ _PACKAGES: Final = (
     "torch",
     "ray",
     "lmcache",
+    "vllm_ascend",
 )
 
 

@@ -29,7 +29,7 @@ _POINTERS: Final = re.compile(
     r"|See (?:root cause|stack trace) \(?above"
     r"|Application startup failed\. Exiting"
     r"|exited with code [01]\b|exit(?:ed with)? (?:status|code):? 1\b"
-    r"|ChildFailedError"
+    r"|ChildFailedError|^Dumping (?:input data|scheduler (?:output|stats)|pool stats)"
 )
 _NOISE: Final = re.compile(
     r"leaked (?:shared_memory|semaphore)|destroy_process_group\(\) was not called|Broken ?[Pp]ipe"

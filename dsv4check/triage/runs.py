@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from dsv4check.triage.events import Found, log_line, replace_event
-from dsv4check.triage.frames import exception_of, is_broken_frame
+from dsv4check.triage.events import Found, log_line, replace_event, same_text
+from dsv4check.triage.frames import HEADER, exception_of, is_broken_frame
 from dsv4check.triage.kept_lines import KeptLines
 from dsv4check.triage.prefixes import PlainLine, PrefixReader
 from dsv4check.triage.records import ErrorEvent, LogLine, Run
@@ -63,13 +62,18 @@ def decode(raw: bytes) -> str:
 
 def _width(skimmed: Skimmed) -> int:
     """The width at which a terminal or a mail program has wrapped the lines; 0 when they are not wrapped."""
-    lengths: Counter[int] = Counter()
+    longest = 0
+    kinds: set[str] = set()
     for count, (_, raw) in enumerate(skimmed.all_lines()):
         if count >= 3_000:
             break
-        lengths[len(decode(raw[:2_000]).rstrip())] += 1
-    longest = max(lengths, default=0)
-    return longest if longest in _NARROW and lengths[longest] >= 3 else 0
+        text = decode(raw[:2_000]).rstrip()
+        if len(text) >= longest:
+            if len(text) > longest:
+                longest, kinds = len(text), set()
+            # Ranks that say the same do so at the same length.
+            kinds.add(same_text(text))
+    return longest if longest in _NARROW and len(kinds) >= 3 else 0
 
 
 def _joined(lines: Iterator[PlainLine], width: int) -> Iterator[PlainLine]:
@@ -79,20 +83,25 @@ def _joined(lines: Iterator[PlainLine], width: int) -> Iterator[PlainLine]:
         if held is None:
             held = line
             continue
-        broken = is_broken_frame(held.text)
         bare = not (line.wrapped or line.level) and bool(line.text)
-        if broken and (bare or not held.wrapped) and 'File "' not in line.text:
-            held = replace(held, text=held.text + _gap(held.text, line.text) + line.text.lstrip())
-            continue
-        if width and bare and held.wrapped and len(held.raw) == width:
-            # Lines that belong together again are as long as their pieces; the last piece is shorter.
-            raw = line.raw
-            held = replace(held, text=held.text + line.text, raw=raw if len(raw) == width else held.raw + raw)
+        # Where the blank at the end of a piece is lost, the piece is one shorter.
+        full = len(held.raw) == width or (held.wrapped and len(held.raw) == width - 1)
+        cut = bool(width) and full and bare and not _is_whole(line.text)
+        if cut or (is_broken_frame(held.text) and (bare or not held.wrapped) and 'File "' not in line.text):
+            # A line that is put together is as long as its last piece, for the question whether another one follows.
+            blank = held.raw.endswith(" ") or (cut and len(held.raw) < width)
+            gap = " " if blank and not line.text.startswith(" ") else "" if cut else _gap(held.text, line.text)
+            held = replace(held, text=held.text + gap + (line.text if cut else line.text.lstrip()), raw=line.raw)
             continue
         yield held
         held = line
     if held is not None:
         yield held
+
+
+def _is_whole(text: str) -> bool:
+    """True for a line that cannot be the rest of another one."""
+    return text.startswith((HEADER, "  ", "Process ", "[rank")) or exception_of(text) is not None
 
 
 def _gap(front: str, rest: str) -> str:

@@ -34,6 +34,8 @@ _STOP: Final = re.compile(
     r"|\S{1,60}@\S{1,80}[:$#]|/\S{1,400}\.py:\d{1,6}: |Loading |Capturing |nanobind: |-{3,}|={3,}|[\w.-]{1,80} exited with code|frame #\d"
     r"|Exception raised from|ERROR conda|srun: |slurmstepd|\S{1,80}:\d{1,8}:\d{1,8} \[\d{1,3}\] NCCL )"
 )
+# Their messages end with another exception's type and text.
+_QUOTING: Final = ("BackendCompilerFailed", "CompilationError", "InductorError", "RayTaskError", "TorchRuntimeError")
 _LONG_NATIVE: Final = ("terminate called", "Fatal Python error", "NVRTC", "NVCC")
 _CUDA_ADVICE: Final = (
     "CUDA kernel errors",
@@ -118,7 +120,9 @@ class _Stream:
             if self._in_traceback(draft, index, line, stripped):
                 return draft.style == "traceback"
         elif draft is not None:
-            if self._continues(draft, line, stripped):
+            if self._only_announced(draft, line, stripped):
+                self._draft = None
+            elif self._continues(draft, line, stripped):
                 draft.note(index, line)
                 draft.say(text.rstrip())
                 return True
@@ -143,6 +147,12 @@ class _Stream:
             return []
         self._draft = None
         return draft.excerpt
+
+    def _only_announced(self, draft: Draft, line: PlainLine, stripped: str) -> bool:
+        """True for an exception right behind the line that announces its traceback, which somebody cut out."""
+        if draft.style != "logged" or len(draft.message) > 1 or not _TITLE.match(draft.message[0]):
+            return False
+        return line.module == draft.line.module and exception_of(stripped) is not None
 
     def _for_frame(self, index: int, line: PlainLine, indent: int) -> Draft | None:
         draft = self._draft
@@ -215,7 +225,8 @@ class _Stream:
             return False
         if draft.style == "native" and not draft.message[0].startswith(_LONG_NATIVE):
             return stripped.startswith(_CUDA_ADVICE)
-        if exception_of(stripped) is not None and not draft.message[-1].endswith(":"):
+        quotes = draft.message[-1].endswith(":") or draft.kind.startswith(_QUOTING)
+        if exception_of(stripped) is not None and not quotes:
             return False
         if stripped.startswith("terminate called"):
             return False
@@ -260,6 +271,7 @@ class _Stream:
             return
         if not draft.frames and not draft.kind and not draft.message:
             return
+        _unwrap_ray(draft)
         event = draft.event(self._source)
         found = Found(event, draft.first, draft.last, self._name)
         if self._last is not None:
@@ -278,3 +290,16 @@ class _Stream:
         if self._last is not None:
             self._register.add(self._last)
             self._last = None
+
+
+def _unwrap_ray(draft: Draft) -> None:
+    """Ray's wrapper around a worker's exception whose traceback was left out."""
+    if not draft.kind.startswith("RayTaskError"):
+        return
+    for at in range(len(draft.message) - 1, 0, -1):
+        found = exception_of(draft.message[at])
+        if found is not None:
+            draft.kind, first = found
+            draft.message[: at + 1] = [first]
+            draft.frames.clear()
+            return
