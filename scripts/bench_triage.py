@@ -65,8 +65,9 @@ def server_lines() -> Iterator[str]:
         if number % 3 == 0:
             yield (
                 f"(APIServer pid=1) INFO 11-30 10:{number % 60:02}:01 [loggers.py:259] Engine 000: "
-                f"Avg prompt throughput: {number / 7:.1f} tokens/s, Avg generation throughput: {number / 3:.1f} tokens/s, "
-                f"Running: {number % 99} reqs, Waiting: 0 reqs, GPU KV cache usage: 1.5%, Prefix cache hit rate: 33.0%\n"
+                f"Avg prompt throughput: {number / 7:.1f} tokens/s, "
+                f"Avg generation throughput: {number / 3:.1f} tokens/s, Running: {number % 99} reqs, Waiting: 0 reqs, "
+                "GPU KV cache usage: 1.5%, Prefix cache hit rate: 33.0%\n"
             )
 
 
@@ -101,7 +102,8 @@ def loop_lines() -> Iterator[str]:
 def random_lines() -> Iterator[str]:
     """Requests that are logged with their prompts: no line is like another."""
     yield from _START.splitlines(keepends=True)
-    words = "the quick brown fox jumps over lazy dog while seven wizards boil strange quantities of yellow jam".split()
+    words = ["the", "quick", "brown", "fox", "jumps", "over", "lazy", "dog"]
+    words += ["while", "seven", "wizards", "boil", "strange", "quantities", "of", "jam"]
     number = 1
     while True:
         number = number * 6364136223846793005 % (1 << 64) + 1442695040888963407

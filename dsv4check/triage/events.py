@@ -51,7 +51,7 @@ class Draft:
 
     def __init__(self, index: int, line: PlainLine, style: str, base: int = 0) -> None:
         self.style = style
-        """``traceback``, ``exception`` once its last line is read, ``native``, ``stack``, ``logged`` or ``argparse``."""
+        """``traceback``, ``exception`` once its last line is read; ``native``, ``stack``, ``logged``, ``argparse``."""
         self.base = base
         """Indentation of the traceback's first and last line."""
         self.first = self.last = index

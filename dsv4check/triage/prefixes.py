@@ -11,7 +11,8 @@ from dsv4check.triage.wrappers import clean, level_of, unwrap
 
 _LEVELS: Final = r"DEBUG|INFO|WARNING|ERROR|CRITICAL"
 _PROCESS: Final = re.compile(
-    r"\((?:(?P<name>[A-Za-z_][\w.:-]{0,80}(?: rank=\d{1,5})?)[ ,]{1,2})?pid=(?P<pid>\d{1,9})(?P<more>,[^()]{0,120})?\)(?: |$)"
+    r"\((?:(?P<name>[A-Za-z_][\w.:-]{0,80}(?: rank=\d{1,5})?)[ ,]{1,2})?pid=(?P<pid>\d{1,9})(?:,[^()]{0,120})?\)"
+    r"(?: |$)"
     r"|\((?:raylet|autoscaler|gcs_server)(?:,[^()]{0,120})?\) "
 )
 _LOGGER: Final = re.compile(
@@ -20,7 +21,8 @@ _LOGGER: Final = re.compile(
 )
 # A whole log that was pasted as one line.
 _FLAT: Final = re.compile(
-    rf"(?:\([A-Za-z_][\w.:-]{{0,80}} pid=\d{{1,9}}\) )?(?:{_LEVELS}) \d\d-\d\d \d\d:\d\d:\d\d \[[\w./-]{{1,100}}:\d{{1,6}}\] "
+    rf"(?:\([A-Za-z_][\w.:-]{{0,80}} pid=\d{{1,9}}\) )?(?:{_LEVELS}) \d\d-\d\d \d\d:\d\d:\d\d "
+    r"\[[\w./-]{1,100}:\d{1,6}\] "
 )
 _FLAT_RECORDS: Final = 3
 _FLAT_LENGTH: Final = 240
@@ -36,10 +38,12 @@ _REPEATED: Final = re.compile(r" ?\[repeated (\d{1,9})x across cluster\].{0,400}
 
 # Prefixes that look like ordinary text: taken off where something unmistakable follows, or where it did often enough.
 _WEAK: Final = re.compile(
-    r"(?:\[[\w.:/-]{1,80}\]:? ?|\s{0,6}\d{1,7}(?:: ?|[|.)] ?|\s)|[a-z0-9][\w.-]{1,80} [a-z0-9][\w.-]{0,60} |[\w.-]{1,60}: )"
+    r"(?:\[[\w.:/-]{1,80}\]:? ?|\s{0,6}\d{1,7}(?:: ?|[|.)] ?|\s)"
+    r"|[a-z0-9][\w.-]{1,80} [a-z0-9][\w.-]{0,60} |[\w.-]{1,60}: )"
 )
 _STRONG: Final = re.compile(
-    rf"\((?:[A-Za-z_][\w.:-]{{0,80}}(?: rank=\d{{1,5}})?[ ,]{{1,2}})?pid=\d|(?:{_LEVELS})(?::\s| \d\d)|Traceback \(most|\s{{2}}File \""
+    rf"\((?:[A-Za-z_][\w.:-]{{0,80}}(?: rank=\d{{1,5}})?[ ,]{{1,2}})?pid=\d|(?:{_LEVELS})(?::\s| \d\d)"
+    r"|Traceback \(most|\s{2}File \""
 )
 _SURE: Final = 3
 _MOST_LEARNED: Final = 12
@@ -96,7 +100,7 @@ class PrefixReader:
 
     def _plain(self, number: int, raw: str, text: str, label: str, wrapped: bool) -> PlainLine:
         times = 1
-        if text.endswith(")") or text.endswith("cluster]"):
+        if text.endswith((")", "cluster]")):
             repeated = _REPEATED.search(text, max(len(text) - 500, 0))
             if repeated:
                 times, text = 1 + int(repeated[1]), text[: repeated.start()]

@@ -18,7 +18,7 @@ _POINTERS: Final = re.compile(
     r"|WorkerProc initialization failed due to an exception"
     r"|Worker proc \S+ died unexpectedly"
     r"|RayWorkerProc rank=\S+ died unexpectedly"
-    r"|(?:Engine ?Core|Engine core) (?:encountered an issue|encountered a fatal error|failed to start|died unexpectedly)"
+    r"|Engine ?[Cc]ore (?:encountered an issue|encountered a fatal error|failed to start|died unexpectedly)"
     r"|WorkerProc (?:failed|hit an exception)"
     r"|AsyncLLM output_handler failed"
     r"|^Executor failed"

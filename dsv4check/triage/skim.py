@@ -33,7 +33,8 @@ _KEY_LIMIT: Final = 400
 _NUMBERS: Final = b"0123456789abcdef"
 _PLACE: Final = re.compile(rb"(?:INFO|DEBUG) [\d :.,T-]{8,30} \[?([\w./-]{1,120}:\d{1,6})\]")
 _BANNER: Final = re.compile(
-    rb"(?:v?LLM (?:API )?server|vLLM batch processing API|(?:\xe2\x96\x88|\\u2588|[?#|\xbf])(?:(?:\x1b|\\u001b)\[[\d;]*m)* )"
+    rb"(?:v?LLM (?:API )?server|vLLM batch processing API"
+    rb"|(?:\xe2\x96\x88|\\u2588|[?#|\xbf])(?:(?:\x1b|\\u001b)\[[\d;]*m)* )"
     rb" ?version (?:(?:\x1b|\\u001b)\[[\d;]*m)*v?\d"
 )
 _PROCESS: Final = re.compile(rb"\(([\w.]{1,60})(?: rank=\d+)? pid=")
@@ -55,6 +56,8 @@ class Skimmed:
         """Number of the line that announces the start."""
         self.answered = 0
         """Number of the last line, of those that were only counted, that shows an answered request."""
+        self.servers: set[bytes] = set()
+        """Processes that announced the start."""
         self.engines: set[bytes] = set()
         self.size = 0
         self.passed: deque[tuple[int, bytes]] = deque(maxlen=_CONTEXT)
@@ -242,12 +245,16 @@ class Skimmer:
         """The start before this line, when the line announces another one."""
         run = self._run
         if _BANNER.search(line, 0, 600):
-            if not run.under_way:
+            process = _PROCESS.search(line, 0, 400)
+            server = process[1] if process else b""
+            if not run.under_way or (run.servers and server not in run.servers):
                 # The first one, or another API server of the same start.
                 run.banner = run.banner or number
+                run.servers.add(server)
                 return None
             self._run = Skimmed()
             self._run.banner = number
+            self._run.servers.add(server)
             return run
         if b"Initializing a" not in line or b"LLM engine (" not in line:
             return None

@@ -150,6 +150,12 @@ def test_each_start_is_a_run() -> None:
     assert [run.first.number for run in reading.runs if run.first] == [1, 8, 15]
 
 
+def test_servers_of_one_start_are_no_starts() -> None:
+    servers = [BANNER.replace("APIServer", f"APIServer_{rank}") + ENGINE.format(name="") for rank in range(4)]
+    assert len(read_text("".join(servers) + ERROR).runs) == 1
+    assert len(read_text(("".join(servers) + ERROR) * 3).runs) == 3
+
+
 def test_engines_of_one_start_are_no_starts() -> None:
     text = BANNER + "".join(ENGINE.format(name=f"_DP{rank}") for rank in range(8)) + ERROR
     assert len(read_text(text).runs) == 1
@@ -195,7 +201,8 @@ def test_facts_are_kept_once() -> None:
 def test_a_flood_of_lines_that_differ_hides_no_error() -> None:
     words = ["quiet", "loud", "red", "green", "tall", "small", "old", "new"]
     flood = "".join(
-        f"(APIServer pid=1) INFO 11-30 10:00:00 [logger.py:42] request {number:x} {words[number % 8]} {words[number // 8 % 8] * (number % 97)}\n"
+        f"(APIServer pid=1) INFO 11-30 10:00:00 [logger.py:42] request {number:x} "
+        f"{words[number % 8]} {words[number // 8 % 8] * (number % 97)}\n"
         for number in range(60_000)
     )
     reading = read_text(BANNER + flood + ERROR + flood)

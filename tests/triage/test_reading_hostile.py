@@ -124,14 +124,17 @@ def test_any_bytes(raw: bytes, front: bytes) -> None:
     ids=lambda line: line[:12],
 )
 def test_lines_that_are_made_to_be_slow(line: str) -> None:
-    use(("warm up\n").encode())
+    use(b"warm up\n")
     begin = time.process_time()
     use(f"{line}\n{line}\nERROR 11-30 10:00:00 [a.py:1] {line}\nValueError: {line}\n".encode())
     assert time.process_time() - begin < 1.5
 
 
 def test_a_chain_without_end() -> None:
-    once = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nValueError: {n}\n\nDuring handling of the above exception, another exception occurred:\n\n'
+    once = (
+        'Traceback (most recent call last):\n  File "a.py", line 1, in f\nValueError: {n}\n\n'
+        "During handling of the above exception, another exception occurred:\n\n"
+    )
     use("".join(once.replace("{n}", "x" * (number % 50)) for number in range(5_000)).encode())
 
 

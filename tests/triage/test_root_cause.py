@@ -15,7 +15,10 @@ CORE = "(EngineCore pid=9) ERROR 11-30 10:00:05 [core.py:1110] "
 API = "(APIServer pid=1) "
 FRAME = ("Traceback (most recent call last):", '  File "/x/site-packages/vllm/v1/a.py", line 2, in g', "    h()")
 ENGINE_FAILED = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
-WORKER_FAILED = "Exception: WorkerProc initialization failed due to an exception in a background process. See stack trace for root cause."
+WORKER_FAILED = (
+    "Exception: WorkerProc initialization failed due to an exception in a background process. "
+    "See stack trace for root cause."
+)
 
 
 def worker(rank: int, *lines: str, level: str = "ERROR", module: str = "multiproc_executor.py:971") -> str:
@@ -45,7 +48,10 @@ def test_an_error_of_the_engine_itself() -> None:
 
 
 def test_what_the_engine_quotes_is_real_only_without_the_original() -> None:
-    quote = "RuntimeError: Worker failed with error 'AssertionError: auto_functionalized was not removed', please check the stack trace above for the root cause"
+    quote = (
+        "RuntimeError: Worker failed with error 'AssertionError: auto_functionalized was not removed', "
+        "please check the stack trace above for the root cause"
+    )
     (alone,) = causes(logged(CORE, *FRAME, quote))
     assert not alone.consequence
     text = worker(0, "WorkerProc hit an exception.", *FRAME, "AssertionError: auto_functionalized was not removed")
@@ -82,7 +88,8 @@ def test_noise_of_the_end_is_last() -> None:
         + logged(
             API,
             *FRAME,
-            "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the root cause.",
+            "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. "
+            "See stack trace (above) for the root cause.",
         )
     )
     assert [event.kind for event in causes(text)] == ["ValueError", "EngineDeadError", "KeyboardInterrupt"]
