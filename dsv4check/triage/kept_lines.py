@@ -128,6 +128,8 @@ _ANSWERED: Final = ('" 200 OK', '" 200')
 _FIRST: Final = 4_000
 _LAST: Final = 500
 _COUNTED: Final = 6_000
+_SIZE: Final = 1 << 20
+"""Characters of the earliest lines; the engine's configuration has 10,000."""
 _LEVELS: Final = frozenset({"WARNING", "ERROR", "CRITICAL"})
 
 
@@ -139,7 +141,7 @@ class KeptLines:
         self._first: list[LogLine] = []
         self._last: deque[tuple[str, LogLine]] = deque(maxlen=_LAST)
         self._counts: dict[str, int] = {}
-        self.left_out = 0
+        self._size = 0
         self.progress: dict[str, int] = {}
         """Index of the last step of its start that each stream showed."""
         self.up_at: int | None = None
@@ -172,11 +174,11 @@ class KeptLines:
         if len(self._counts) < _COUNTED:
             self._counts[key] = line.times
         kept = log_line(self._source, line)
-        if len(self._first) < _FIRST:
+        self._size += len(kept.text)
+        if len(self._first) < _FIRST and self._size < _SIZE:
             self._first.append(kept)
             self._keys.append(key)
         else:
-            self.left_out += len(self._last) == _LAST
             self._last.append((key, kept))
 
     def all(self) -> tuple[LogLine, ...]:

@@ -99,6 +99,7 @@ def _read_source(source: Source, skimmer: Skimmer, head: _Head, progress: Callab
 
     def take(skimmed: Skimmed) -> None:
         nonlocal skipped, dropped
+        skimmed.close()
         if len(part.runs) < _FIRST_RUNS:
             part.runs.append(read_run(skimmed, source.name))
             dropped += skimmed.dropped

@@ -25,7 +25,7 @@ _NEAR: Final = 80
 """Lines behind an error that may belong to it."""
 _SAME_PLACE: Final = 40
 """Messages of one statement of vLLM that are kept in a log that is too long to keep everything."""
-_MOST_KEYS: Final = 40_000
+_MOST_KEYS: Final = 20_000
 _MOST_PLACES: Final = 5_000
 _CONTEXT: Final = 40
 _KEY_LIMIT: Final = 400
@@ -71,6 +71,12 @@ class Skimmed:
     def under_way(self) -> bool:
         """An engine was set up or an error was said: another banner is another start."""
         return bool(self.engines) or any(b"ERROR" in line or b"Traceback" in line for _, line in reversed(self.lines))
+
+    def close(self) -> None:
+        """The start is over: what is needed for counting alone is given back."""
+        self.counts = {key: count for key, count in self.counts.items() if count > REPEATS}
+        self.passed.clear()
+        self._places.clear()
 
     def surplus(self, line: bytes) -> int:
         """How often a line like this came beyond the kept ones."""
