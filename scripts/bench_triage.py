@@ -28,7 +28,8 @@ spent = time.perf_counter() - begin
 status = open("/proc/self/status").read()
 peak = int(status.partition("VmHWM:")[2].split()[0]) / 1024
 errors = [f"{event.kind}: {event.message}"[:80] for run in reading.runs for event in run.events]
-print(json.dumps({"seconds": spent, "cpu": time.process_time(), "peak_mib": peak, "runs": len(reading.runs), "lines": reading.line_count,
+print(json.dumps({"seconds": spent, "cpu": time.process_time(),
+                  "peak_mib": peak, "runs": len(reading.runs), "lines": reading.line_count,
                   "size": reading.size, "errors": sorted(set(errors)), "notes": reading.notes}))
 """
 
@@ -164,8 +165,8 @@ def main() -> None:
             write_log(path, kind, args.megabytes * 1_000_000)
             found = measure(path)
             print(
-                f"{kind:9} {found['cpu']:6.2f} s CPU {found['seconds']:6.2f} s {found['peak_mib']:6.0f} MiB  {found['lines']:,} lines, "
-                f"{found['runs']} runs, {found['errors']}, {found['notes']}",
+                f"{kind:9} {found['cpu']:6.2f} s CPU {found['seconds']:6.2f} s {found['peak_mib']:6.0f} MiB  "
+                f"{found['lines']:,} lines, {found['runs']} runs, {found['errors']}, {found['notes']}",
                 flush=True,
             )
             path.unlink()

@@ -129,8 +129,8 @@ class PrefixReader:
         level = module = ""
         rank = _RANK.match(text) if text.startswith("[") else None
         if rank is not None:
-            text = text[rank.end() :]
-            process, stream, wrapped = process or rank["rank"], stream + rank["rank"], True
+            inner, more, text = _process(text[rank.end() :])
+            process, stream, wrapped = inner or process or rank["rank"], (more or stream + rank["rank"]), True
         native = _NATIVE.match(text) if text.startswith("[") else None
         if native is None and rank is not None:
             native = _NATIVE.match(text)
@@ -146,7 +146,7 @@ class PrefixReader:
 
     def _without_weak(self, text: str) -> tuple[str, str]:
         """The text without a label, and the label."""
-        weak = _WEAK.match(text)
+        weak = None if _RANK.match(text) else _WEAK.match(text)
         if weak is not None and _STRONG.match(text, weak.end()):
             self._learn(weak[0])
             return text[weak.end() :], self._label(weak[0])

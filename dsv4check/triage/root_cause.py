@@ -28,7 +28,7 @@ _POINTERS: Final = re.compile(
     r"|[Ee]ngine core proc\S* .{0,60}died"
     r"|See (?:root cause|stack trace) \(?above"
     r"|Application startup failed\. Exiting"
-    r"|exited with code [01]\b|exit(?:ed with)? (?:status|code):? 1\b"
+    r"|exited with code [01]\b|code=exited, status=[01]\b"
     r"|ChildFailedError|^Dumping (?:input data|scheduler (?:output|stats)|pool stats)"
 )
 _NOISE: Final = re.compile(
@@ -37,6 +37,7 @@ _NOISE: Final = re.compile(
     r"|HeartbeatMonitor|TCPStore.{0,200}(?:recvValue|sendBytes|recvVector) failed"
     r"|Failed to check the \"should dump\" flag"
 )
+_DIED: Final = "died unexpectedly"
 _NOISE_KINDS: Final = frozenset(
     {"KeyboardInterrupt", "CancelledError", "SystemExit", "BrokenPipeError", "ProcessExitedException", "GeneratorExit"}
 )
@@ -113,6 +114,8 @@ def _judge_text(event: ErrorEvent) -> str:
 
 
 def _is_noise(event: ErrorEvent) -> bool:
+    if _DIED in event.message:
+        return False
     return event.kind in _NOISE_KINDS or (not event.frames and _NOISE.search(event.message[:2_000]) is not None)
 
 

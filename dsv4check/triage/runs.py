@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice, pairwise
 from typing import Final
 
 from dsv4check.triage.events import Found, log_line, replace_event, same_text
@@ -17,6 +19,7 @@ from dsv4check.triage.tracebacks import Tracebacks
 
 _NARROW: Final = range(50, 401)
 """Widths of a terminal or a mail that wraps lines."""
+_NUMBER: Final = re.compile(r"\s{0,8}(\d{1,7})(?:[:|.)] ?|[ \t]|$)")
 _FATAL: Final = ("EngineDeadError", "OutOfMemoryError")
 
 
@@ -43,11 +46,24 @@ def read_run(skimmed: Skimmed, source: str) -> Run:
 
 
 def _lines(skimmed: Skimmed, reader: PrefixReader) -> Iterator[PlainLine]:
+    numbered = _is_numbered(skimmed)
     for number, raw in skimmed.all_lines():
         if number:
-            yield from reader.read(number, decode(raw))
+            text = decode(raw)
+            yield from reader.read(number, _NUMBER.sub("", text, count=1) if numbered else text)
         else:
             yield PlainLine(0, "", "", "", wrapped=True)
+
+
+def _is_numbered(skimmed: Skimmed) -> bool:
+    """True for a paste out of an editor that shows the numbers of lines."""
+    numbers = []
+    for _, raw in islice(skimmed.all_lines(), 200):
+        found = _NUMBER.match(decode(raw[:100]))
+        if found is None:
+            return False
+        numbers.append(int(found[1]))
+    return len(numbers) > 2 and all(after == before + 1 for before, after in pairwise(numbers))
 
 
 def decode(raw: bytes) -> str:

@@ -126,6 +126,25 @@ def test_refused_requests_are_survived() -> None:
     assert (first.message, second.message) == ("fatal", "too long")
 
 
+def test_a_worker_that_was_killed_without_a_word() -> None:
+    killed = "Worker proc VllmWorker-3 died unexpectedly (exit code: -9), shutting down executor."
+    text = logged(CORE, killed) + logged(
+        CORE, "EngineCore encountered a fatal error.", *FRAME, "RuntimeError: Executor failed."
+    )
+    assert [event.message for event in causes(text)] == [killed, "Executor failed."]
+
+
+def test_a_compiler_that_failed_is_no_consequence() -> None:
+    last = (
+        "torch._dynamo.exc.BackendCompilerFailed: backend='inductor' raised:",
+        "CalledProcessError: Command '['/usr/bin/gcc', 'x.c']' returned non-zero exit status 1.",
+    )
+    (event,) = causes(logged("[rank0]: ", *FRAME, *last))
+    assert not event.consequence
+    assert event.message.endswith("exit status 1.")
+    assert event.places == ("vllm/v1/a.py:g",)
+
+
 def test_the_order_of_records_that_were_made_by_hand() -> None:
     def event(message: str, **more: bool) -> ErrorEvent:
         return ErrorEvent("RuntimeError", message, LogLine("-", 1, message), **more)

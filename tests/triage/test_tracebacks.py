@@ -36,6 +36,13 @@ def test_a_traceback(prefix: str) -> None:
     assert event.line.number == 7
 
 
+@pytest.mark.parametrize("mark", [" ", ": ", "|", ". ", "\t"])
+def test_with_numbers_of_lines(mark: str) -> None:
+    (event,) = causes("".join(f"{number:4}{mark}{line}\n" for number, line in enumerate(TRACEBACK, 98)))
+    assert event.places == PLACES
+    assert event.said == "ValueError: No available memory for the cache blocks."
+
+
 def test_without_indentation() -> None:
     (event,) = causes("".join(f"{line.strip()}\n" for line in TRACEBACK))
     assert event.places == PLACES
