@@ -110,7 +110,7 @@ class PrefixReader:
             process, stream, rest = _process(front)
             if rest.strip():
                 self._learn(rest)
-                label += self._label(rest) if _WEAK.fullmatch(rest) else ""
+                label += self._label(rest) if _WEAK.fullmatch(rest) and not _RANK.match(rest) else ""
             return PlainLine(
                 number,
                 raw,
