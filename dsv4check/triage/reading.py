@@ -11,7 +11,8 @@ from dsv4check.errors import InputError
 from dsv4check.triage.records import LogReading, Run
 from dsv4check.triage.root_cause import mark_consequences
 from dsv4check.triage.runs import decode, read_run
-from dsv4check.triage.skim import LINE_LIMIT, Skimmed, Skimmer
+from dsv4check.triage.skim import LINE_LIMIT, Skimmer
+from dsv4check.triage.skimmed import Skimmed
 from dsv4check.triage.sources import Source, close_source, open_source
 
 HEAD_FIRST: Final = 384 << 10

@@ -14,7 +14,8 @@ from dsv4check.triage.kept_lines import KeptLines
 from dsv4check.triage.prefixes import PlainLine, PrefixReader
 from dsv4check.triage.records import ErrorEvent, LogLine, Run
 from dsv4check.triage.root_cause import mark_consequences
-from dsv4check.triage.skim import LINE_LIMIT, Skimmed
+from dsv4check.triage.skim import LINE_LIMIT
+from dsv4check.triage.skimmed import Skimmed
 from dsv4check.triage.tracebacks import Tracebacks
 
 _NARROW: Final = range(50, 401)
