@@ -65,6 +65,8 @@ class ErrorEvent:
     """The exception that stands before ``The above exception was the direct cause`` (or ``During handling``)."""
     consequence: bool = False
     """True for what only points to another error (``Engine core initialization failed``) or follows from a shutdown."""
+    survived: bool = False
+    """True when the process that said it, or the server, went on: it did not end the start."""
     excerpt: tuple[str, ...] = ()
     """Some lines as they stand in the log, last ones of the traceback first to be kept."""
 
