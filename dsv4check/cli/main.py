@@ -18,6 +18,7 @@ _PASS_THROUGH: Final[dict[str, Any]] = {"ignore_unknown_options": False, "allow_
 COMMANDS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "serve-args": ("serve_args:serve_args", _PASS_THROUGH),
     "gate": ("gate:gate", {}),
+    "triage": ("triage:triage", {}),
     "rehearse": ("rehearse:rehearse", _PASS_THROUGH),
     "memory": ("memory:memory", _PASS_THROUGH),
     "plan": ("plan:plan", _PASS_THROUGH),

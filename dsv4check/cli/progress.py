@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Final
 
 _FEW: Final = 200
+_SHOWN_BYTES: Final = 16 << 20
 
 
 @contextmanager
@@ -29,3 +30,23 @@ def progress_bar(total: int, what: str) -> Iterator[Callable[[int], None]]:
             progress.refresh()
 
         yield show
+
+
+@contextmanager
+def bytes_read() -> Iterator[Callable[[int], None]]:
+    """Yield a function that is told how many bytes were read; shows nothing below some MB or without a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda _done: None
+        return
+    shown = 0
+
+    def show(done: int) -> None:
+        nonlocal shown
+        if done - shown >= _SHOWN_BYTES:
+            shown = done
+            sys.stderr.write(f"\r{done >> 20} MiB read")
+            sys.stderr.flush()
+
+    yield show
+    if shown:
+        sys.stderr.write("\r" + " " * 40 + "\r")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +10,8 @@ import typer
 
 from dsv4check.cli.exit_codes import FINDINGS, OK
 from dsv4check.cli.launch_options import Env, Gpu, GpuMemory, Gpus, ModelConfig, Nodes, Packages, Rules, assignments
+from dsv4check.cli.output import print_blocks
+from dsv4check.cli.progress import bytes_read
 from dsv4check.errors import InputError
 from dsv4check.report.triage_formats import TriageFormat
 
@@ -62,10 +62,8 @@ def triage(
         packages=parse_packages(package or ()),
         env=assignments(env or []),
     )
-    with _progress() as progress:
-        answer = diagnose_logs(
-            logs, load_rules(rules), said, run_number=run, stdin=sys.stdin.buffer, progress=progress
-        )
+    with bytes_read() as progress:
+        answer = diagnose_logs(logs, load_rules(rules), said, run_number=run, stdin=sys.stdin.buffer, progress=progress)
     if bundle is not None:
         from dsv4check.triage.bundle import write_bundle
 
@@ -81,3 +79,14 @@ def exit_code(answer: TriageReport) -> int:
     if answer.outcome is not Outcome.NO_ERROR:
         return FINDINGS
     return FINDINGS if answer.report is not None and answer.report.errors else OK
+
+
+def _print(answer: TriageReport, output: TriageFormat) -> None:
+    if output is TriageFormat.TEXT:
+        from dsv4check.report.triage_text import triage_blocks
+
+        print_blocks(triage_blocks(answer))
+        return
+    from dsv4check.report.triage_formats import render
+
+    print(render(answer, output), end="")

@@ -184,7 +184,9 @@ def _candidate(item: _Weighed, ranked: Sequence[_Weighed], launch: KnownLaunch) 
         evidence=item.evidence,
         finding=finding,
         message=finding.message if finding is not None else rule.summary,
-        remedies=rule.advice if finding is not None else (*rule.advice, *(edits_text(fix["edits"]) for fix in rule.fixes)),
+        remedies=rule.advice
+        if finding is not None
+        else (*rule.advice, *(edits_text(fix["edits"]) for fix in rule.fixes)),
         fixed_in=first_release_with_fix(rule, launch),
         needed=item.needed,
     )

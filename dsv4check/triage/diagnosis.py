@@ -23,7 +23,7 @@ from dsv4check.triage.milestones import stage_reached
 from dsv4check.triage.nearest import nearest_rules
 from dsv4check.triage.reading import read_logs
 from dsv4check.triage.records import ErrorEvent, LogReading, Milestone, Run, Stated
-from dsv4check.triage.requesting import stated_hardware, to_request
+from dsv4check.triage.requesting import stated_build, stated_hardware, to_request
 from dsv4check.triage.root_cause import ordered_causes
 from dsv4check.triage.said import SaidByUser
 from dsv4check.triage.stated import read_stated
@@ -53,7 +53,8 @@ def diagnose(
     number = _number(reading, run_number)
     run = reading.runs[number - 1]
     causes = ordered_causes(run)
-    error = causes[0] if causes else None
+    # What vLLM survived ended nothing, and what only points elsewhere is better than nothing.
+    error = causes[0] if causes and not causes[0].survived else None
     milestone = stage_reached(run, error)
     stated = said.over(read_stated(reading, run))
     launch, notes = _launch(stated, rules, said.model_config)
@@ -69,7 +70,7 @@ def diagnose(
         stated=stated,
         milestone=milestone,
         error=error,
-        later=tuple(item for item in causes[1:] if not item.consequence),
+        later=tuple(item for item in causes if item is not error and not item.consequence),
         candidates=candidates,
         nearest=nearest_rules(error, milestone.stage, rules) if outcome is Outcome.UNKNOWN and error else (),
         report=launch.report,
@@ -103,7 +104,7 @@ def _candidates(
 
     A later error is only taken when the first one is a mere consequence: it explains nothing else.
     """
-    if not causes:
+    if not causes or causes[0].survived:
         return rank_candidates(None, rules_for_lines(run, rules), launch, milestone)
     first = causes[0]
     found = rank_candidates(first, rules_for_event(first, rules), launch, milestone)
@@ -115,7 +116,7 @@ def _candidates(
 def _launch(stated: Stated, rules: tuple[Rule, ...], model_config: str | None) -> tuple[KnownLaunch, list[str]]:
     """What is known about the launch; notes say why it could not be checked."""
     notes: list[str] = []
-    build = resolve_vllm(stated.vllm) if stated.vllm else None
+    build = stated_build(stated)
     report: Report | None = None
     request: Request | None = None
     try:

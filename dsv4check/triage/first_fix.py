@@ -36,7 +36,9 @@ def _checked(rule: Rule, launch: KnownLaunch) -> str | None:
     if launch.build is None or launch.recheck is None or launch.report is None:
         return None
     present = {item.rule for item in launch.report.errors}
-    start = Version(launch.build.release if rule.fixed_in is None else max(launch.build.release, rule.fixed_in, key=Version))
+    start = Version(
+        launch.build.release if rule.fixed_in is None else max(launch.build.release, rule.fixed_in, key=Version)
+    )
     for name in known_releases():
         if Version(name) < start or name == launch.build.release:
             continue

@@ -13,7 +13,26 @@ from dsv4check.problems import Stage
 from dsv4check.triage.records import ErrorEvent
 
 _WORD: Final = re.compile(r"[A-Za-z_][A-Za-z_0-9]{3,}")
-_COMMON: Final = frozenset("error errors failed with that this from line file must have been should value type none".split())
+_COMMON: Final = frozenset(
+    [
+        "error",
+        "errors",
+        "failed",
+        "with",
+        "that",
+        "this",
+        "from",
+        "line",
+        "file",
+        "must",
+        "have",
+        "been",
+        "should",
+        "value",
+        "type",
+        "none",
+    ]
+)
 _LEAST: Final = 6.0
 """Weight of shared words below which two texts only look alike by chance."""
 _SAME_STAGE: Final = 1.25

@@ -171,6 +171,20 @@ def _hardware(
     return Hardware(memory_mib=mib, gpus_per_node=count, nodes=machines or 1), note
 
 
+def stated_hardware(stated: Stated) -> Hardware:
+    """The GPUs that a log states, where no launch could be put together; empty where it names none that is known."""
+    try:
+        return _hardware(stated, None, None, None, None)[0]
+    except InputError:
+        return Hardware()
+
+
+def stated_build(stated: Stated) -> VllmBuild | None:
+    """The vLLM that a log states; None where it states none, or one of which nothing is known."""
+    build, _note = _vllm(stated, None)
+    return None if build.kind == "unstated" else build
+
+
 def _packages(stated: Mapping[str, str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, version in stated.items():
