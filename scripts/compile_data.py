@@ -14,10 +14,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from dsv4check.data import compiled_path, load_yaml, rules_dir
 from dsv4check.engine.conditions import version_in
+from dsv4check.engine.examples import COMPILED_EXAMPLES, firing_examples_of
 from dsv4check.engine.rule import COMPILED_RULES, listing, read_sources, rule_from_record
 from dsv4check.releases.facts import SECTIONS_APART, known_releases
 
-# Only the tests read examples; they are half of the bytes.
+# Only triage and the tests read examples; they are half of the bytes, and have a twin of their own.
 LEFT_OUT = ("examples",)
 
 
@@ -47,6 +48,7 @@ def compile_rules() -> int:
         rules.append((str(kept["id"]), {"record": kept, "area": area, "releases": releases}))
     rules.sort(key=lambda item: item[0])
     write(COMPILED_RULES, {"listing": listing(folder), "rules": [rule for _, rule in rules]})
+    write(COMPILED_EXAMPLES, {"listing": listing(folder), "examples": firing_examples_of(folder)})
     return len(rules)
 
 

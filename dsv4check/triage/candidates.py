@@ -17,6 +17,7 @@ from dsv4check.problems import Stage
 from dsv4check.records import dataclass
 from dsv4check.report.model import Finding
 from dsv4check.triage.answer import Candidate, Evidence, Sureness
+from dsv4check.triage.hypotheses import can_be_tried, fitting_hypothesis
 from dsv4check.triage.known import KnownLaunch
 from dsv4check.triage.matching import TextMatch
 from dsv4check.triage.records import ErrorEvent, Milestone
@@ -29,10 +30,12 @@ class Standing(Enum):
     """The checker finds the hazard in it."""
     LOG_ONLY = auto()
     """The rule is about what no launch shows."""
+    PLAUSIBLE = auto()
+    """It holds if what the log leaves open is as in one of the rule's examples."""
     OPEN = auto()
     """The log states too little to say."""
     UNCONFIRMED = auto()
-    """The checker does not find it, but parts of the launch are not known."""
+    """The checker does not find it, nor with anything tried for what is not known."""
     NOT_FOUND = auto()
     """The checker knows the whole launch and does not find it."""
     OTHER_RELEASE = auto()
@@ -43,18 +46,20 @@ class Standing(Enum):
     @property
     def contradicts(self) -> bool:
         """True when it speaks against the rule."""
-        return self in (Standing.NOT_FOUND, Standing.OTHER_RELEASE, Standing.REFUTED)
+        return self in (Standing.UNCONFIRMED, Standing.NOT_FOUND, Standing.OTHER_RELEASE, Standing.REFUTED)
 
 
 _WEIGHT: Final = {
     Standing.FOUND: 80.0,
-    Standing.LOG_ONLY: 10.0,
-    Standing.OPEN: 0.0,
-    Standing.UNCONFIRMED: -20.0,
+    Standing.PLAUSIBLE: 20.0,
+    Standing.LOG_ONLY: 16.0,
+    Standing.OPEN: 5.0,
+    Standing.UNCONFIRMED: -40.0,
     Standing.NOT_FOUND: -60.0,
     Standing.OTHER_RELEASE: -80.0,
     Standing.REFUTED: -80.0,
 }
+_SUPPORTING: Final = frozenset({Standing.FOUND, Standing.LOG_ONLY, Standing.PLAUSIBLE})
 _LETTER: Final = 0.4
 _MOST_LETTERS: Final = 60
 _SAME_STAGE: Final = 10.0
@@ -107,16 +112,16 @@ def _normal(text: str) -> str:
 def _weigh(match: TextMatch, launch: KnownLaunch, milestone: Milestone) -> _Weighed:
     rule = match.rule
     finding = launch.finding(rule)
-    standing, reason, needed = _standing(rule, finding, launch)
+    view = _view(rule, finding, launch)
     evidence = [Evidence(_text_evidence(match), line=match.line)]
-    evidence.append(Evidence(reason, supports=standing in (Standing.FOUND, Standing.LOG_ONLY)))
-    score = _WEIGHT[standing] + _LETTER * min(match.specificity, _MOST_LETTERS) + _worth(rule)
+    evidence.append(Evidence(view.reason, supports=view.standing in _SUPPORTING))
+    score = _WEIGHT[view.standing] + view.weight + _LETTER * min(match.specificity, _MOST_LETTERS) + _worth(rule)
     stage = finding.stage if finding is not None else rule.stage
     if milestone.reached:
         same = stage is milestone.stage
         score += _SAME_STAGE if same else 0.0
         evidence.append(Evidence(_stage_evidence(stage, milestone.stage), same, milestone.line))
-    return _Weighed(rule, score, standing, finding, tuple(evidence), needed)
+    return _Weighed(rule, score, view.standing, finding, tuple(evidence), view.needed)
 
 
 def _worth(rule: Rule) -> float:
@@ -125,30 +130,52 @@ def _worth(rule: Rule) -> float:
     return severity + {Certainty.PROVEN: 2.0, Certainty.DECLARED: 1.0, Certainty.REPORTED: 0.0}[rule.certainty]
 
 
-def _standing(rule: Rule, finding: Finding | None, launch: KnownLaunch) -> tuple[Standing, str, tuple[str, ...]]:
+@dataclass(frozen=True, slots=True)
+class _View:
     """What the launch says about a rule, in words, and what would settle it."""
+
+    standing: Standing
+    reason: str
+    needed: tuple[str, ...] = ()
+    weight: float = 0.0
+
+
+def _view(rule: Rule, finding: Finding | None, launch: KnownLaunch) -> _View:
     if finding is not None:
-        return Standing.FOUND, "the checker finds it in the launch that the log states", ()
+        return _View(Standing.FOUND, "the checker finds it in the launch that the log states")
     if rule.found_in is FoundIn.LOG:
-        return Standing.LOG_ONLY, "it lies in the machine or its software, which no flag shows", ()
+        return _View(Standing.LOG_ONLY, "it lies in the machine or its software, which no flag shows")
     if launch.build is not None and launch.release_admits(rule) is False:
-        return Standing.OTHER_RELEASE, f"it is about {_releases(rule)}, and the log is of {launch.build.version}", ()
+        return _View(Standing.OTHER_RELEASE, f"it is about {_releases(rule)}, and the log is of {launch.build.version}")
     refuted = launch.refuted_by(rule)
     if refuted is not None:
-        return Standing.REFUTED, f"it is about another {_subject(refuted)} than the log shows", ()
+        return _View(Standing.REFUTED, f"it is about another {_subject(refuted)} than the log shows")
+    return _tried(rule, launch) if can_be_tried(rule) else _untried(rule, launch)
+
+
+def _tried(rule: Rule, launch: KnownLaunch) -> _View:
+    hypothesis = fitting_hypothesis(rule, launch)
+    if hypothesis is None:
+        reason = "the checker does not find it in the launch that the log states"
+        if launch.complete:
+            return _View(Standing.NOT_FOUND, reason)
+        return _View(Standing.UNCONFIRMED, f"{reason}, nor with what was tried for the rest")
+    if not hypothesis.assumed:
+        return _View(Standing.PLAUSIBLE, "it holds for the launch, too, behind another finding")
+    what = ", and ".join(hypothesis.assumed)
+    return _View(Standing.PLAUSIBLE, f"it holds if {what}", (f"{rule.id}: whether {what}",), hypothesis.weight)
+
+
+def _untried(rule: Rule, launch: KnownLaunch) -> _View:
     if launch.report is None:
-        return (
-            Standing.OPEN,
-            "the log does not state the launch",
-            (f"the whole command, to see whether {rule.id} holds",),
+        return _View(
+            Standing.OPEN, "the log does not state the launch", (f"the whole command: whether {rule.id} holds",)
         )
     question = launch.question(rule)
     if question is not None:
-        return Standing.OPEN, f"open whether it holds: {question.why}", (f"{rule.id}: {question.how}",)
-    if not launch.complete:
-        reason = "the checker does not find it in what the log states of the launch"
-        return Standing.UNCONFIRMED, reason, (f"the rest of the launch: whether {rule.id} holds",)
-    return Standing.NOT_FOUND, "the checker does not find it in the launch that the log states", ()
+        return _View(Standing.OPEN, f"open whether it holds: {question.why}", (f"{rule.id}: {question.how}",))
+    reason = "open whether it holds: that depends on the files of the checkpoint"
+    return _View(Standing.OPEN, reason, (f"{rule.id}: `dsv4check weights` on the checkpoint",))
 
 
 def _releases(rule: Rule) -> str:
@@ -200,9 +227,9 @@ def _sureness(item: _Weighed, ranked: Sequence[_Weighed]) -> Sureness:
             return Sureness.CERTAIN if first and item.rule.certainty is not Certainty.REPORTED else Sureness.LIKELY
         case Standing.LOG_ONLY:
             return Sureness.LIKELY if rivals else Sureness.CERTAIN
-        case Standing.OPEN | Standing.UNCONFIRMED:
+        case Standing.PLAUSIBLE | Standing.OPEN:
             return Sureness.POSSIBLE if rivals else Sureness.LIKELY
-        case Standing.NOT_FOUND | Standing.OTHER_RELEASE | Standing.REFUTED:
+        case Standing.UNCONFIRMED | Standing.NOT_FOUND | Standing.OTHER_RELEASE | Standing.REFUTED:
             return Sureness.POSSIBLE
         case _:
             assert_never(item.standing)

@@ -137,11 +137,13 @@ def _launch(stated: Stated, rules: tuple[Rule, ...], model_config: str | None) -
 
     known = KnownLaunch(
         rules={rule.id: rule for rule in rules},
+        request=request,
         build=build,
         hardware=hardware,
         packages=dict(stated.packages),
         report=report,
         recheck=recheck if report is not None else None,
+        flags_known=bool(stated.words),
         complete=report is not None and build is not None and hardware.vendor is not None and bool(stated.words),
     )
     return known, notes

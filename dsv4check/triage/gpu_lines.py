@@ -27,6 +27,11 @@ _CAPABILITY: Final = re.compile(
     r"(?:compute capability|cuda capability|capability)[ :=(]{1,3}(?:of |is )?(?:sm_?)?(?P<dotted>1?\d\.\d)\b"
     r"|\b(?:sm|SM|compute)_?(?P<digits>(?:7|8|9|10|11|12)[0-9])a?f?\b"
 )
+_CURRENT: Final = re.compile(r"Current capability: (?P<digits>\d{2,3})\b")
+_REQUIRING: Final = re.compile(
+    r"\b(?:requires?|needs?|supports?|supported|such as|minimum|at least|only|unavailable)\b|e\.g\.", re.IGNORECASE
+)
+"""A text about which GPUs something is for: the ones it names are not those of the launch."""
 _WORLD: Final = re.compile(r"\bworld_size=(?P<size>\d{1,5}) rank=\d{1,5} local_rank=(?P<local>\d{1,4})\b")
 _AMOUNT: Final = re.compile(r"[\s(（,-]{0,3}(?P<gib>\d{2,3})\s?G(?:i?B)?(?![\w/])")
 _LEADER: Final = re.compile(r"\bworld_size=(?P<size>\d{1,5}), local_world_size=(?P<local>\d{1,4})\b")
@@ -112,7 +117,7 @@ def _of_lines(lines: Iterable[LogLine]) -> Iterator[Fact]:
         if rank is not None:
             world, local = max(world, int(rank["size"])), max(local, int(rank["local"]) + 1)
             world_line = world_line or line
-        if _CAPABILITY_HINT.search(text):
+        if _CAPABILITY_HINT.search(text) and not _REQUIRING.search(text):
             for found in capabilities_in(text):
                 capabilities.setdefault(found, line)
     yield from _of_devices(devices[:200], "nvidia-smi")
@@ -126,6 +131,9 @@ def _of_lines(lines: Iterable[LogLine]) -> Iterator[Fact]:
 
 def capabilities_in(text: str) -> list[str]:
     """Compute capabilities that a line states, as ``sm90``."""
+    current = _CURRENT.search(text)
+    if current is not None:
+        return [f"sm{current['digits']}"] if current["digits"] in _CAPABILITIES else []
     found = []
     for match in _CAPABILITY.finditer(text):
         digits = match["digits"] or match["dotted"].replace(".", "")

@@ -13,6 +13,7 @@ from dsv4check.engine.fields import Unknown
 from dsv4check.engine.rule import Rule
 from dsv4check.records import dataclass
 from dsv4check.report.model import Finding, Report
+from dsv4check.request import Request
 from dsv4check.resolution import NotEvaluated
 
 _RULE_ID: Final = re.compile(r"\b[A-Z]{2}\d{3}\b")
@@ -24,6 +25,8 @@ class KnownLaunch:
 
     rules: Mapping[str, Rule]
     """All rules by id."""
+    request: Request | None
+    """None when the log does not state enough to put one together."""
     build: VllmBuild | None
     """None when no version is stated."""
     hardware: Hardware
@@ -32,6 +35,8 @@ class KnownLaunch:
     """What the checker says about it; None when the log does not state enough for a check."""
     recheck: Callable[[str], Report | None] | None
     """The same launch on another release (None: it cannot be put together there); None without a launch."""
+    flags_known: bool
+    """True when the log states the flags."""
     complete: bool
     """True when version, GPU, model and flags are all known: then what the checker does not find is not there."""
 
