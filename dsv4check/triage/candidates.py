@@ -117,7 +117,7 @@ def _weigh(match: TextMatch, launch: KnownLaunch, milestone: Milestone) -> _Weig
     evidence.append(Evidence(view.reason, supports=view.standing in _SUPPORTING))
     score = _WEIGHT[view.standing] + view.weight + _LETTER * min(match.specificity, _MOST_LETTERS) + _worth(rule)
     stage = finding.stage if finding is not None else rule.stage
-    if milestone.reached:
+    if milestone.shown:
         same = stage is milestone.stage
         score += _SAME_STAGE if same else 0.0
         evidence.append(Evidence(_stage_evidence(stage, milestone.stage), same, milestone.line))

@@ -11,9 +11,11 @@ from dsv4check.engine.rule import Rule
 from dsv4check.errors import InputError
 from dsv4check.inputs.command import format_command
 from dsv4check.inputs.vllm_version import resolve_vllm
+from dsv4check.problems import Stage
 from dsv4check.report.masking import masked_command
 from dsv4check.report.model import Report
 from dsv4check.request import Request
+from dsv4check.triage.agreement import disagreements
 from dsv4check.triage.answer import Candidate, Outcome, TriageReport
 from dsv4check.triage.apart import told_apart
 from dsv4check.triage.candidates import rank_candidates
@@ -59,6 +61,9 @@ def diagnose(
     stated = said.over(read_stated(reading, run))
     launch, notes = _launch(stated, rules, said.model_config)
     candidates = _candidates(run, causes, rules, launch, milestone)
+    if candidates and not milestone.shown:
+        # Better than a guess: where the likeliest cause shows.
+        milestone = replace(milestone, stage=_stage(candidates[0]))
     outcome = Outcome.EXPLAINED if candidates else Outcome.UNKNOWN
     if error is None:
         outcome = Outcome.NO_ERROR
@@ -77,8 +82,19 @@ def diagnose(
         command=format_command(masked_command(launch.report.deployment.command)) if launch.report is not None else "",
         apart=told_apart(candidates),
         missing=stated.missing,
-        notes=(*reading.notes, *notes, *_other_runs(reading, number)),
+        notes=(*reading.notes, *notes, *_doubts(launch, stated, milestone), *_other_runs(reading, number)),
     )
+
+
+def _stage(candidate: Candidate) -> Stage:
+    return candidate.finding.stage if candidate.finding is not None else candidate.rule.stage
+
+
+def _doubts(launch: KnownLaunch, stated: Stated, milestone: Milestone) -> tuple[str, ...]:
+    """Only for a launch that is known: one without its flags is another launch."""
+    if launch.report is None or not launch.complete:
+        return ()
+    return tuple(disagreements(stated, launch.report, milestone))
 
 
 def _number(reading: LogReading, asked: int | None) -> int:

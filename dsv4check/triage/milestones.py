@@ -190,7 +190,7 @@ def stage_reached(run: Run, error: ErrorEvent | None) -> Milestone:
             fits = shown is not None and shown.stage.order <= stage.order
             reached = shown.reached if fits and shown is not None else f"stopped in {_IN_WORDS[stage]}"
             return Milestone(stage, reached, shown.line if fits and shown is not None else error.line)
-    return shown or Milestone(Stage.ARGPARSE, _NOTHING, None)
+    return shown or Milestone(Stage.ARGPARSE, _NOTHING, shown=False)
 
 
 _IN_WORDS: Final = {

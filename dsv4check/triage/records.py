@@ -160,3 +160,5 @@ class Milestone:
     """In words: ``weights loaded (84.2 GiB), KV cache not yet allocated``."""
     line: LogLine | None = None
     """The last line that shows it."""
+    shown: bool = True
+    """False when the log does not show how far the start got; the stage is then the first candidate's, or a guess."""
