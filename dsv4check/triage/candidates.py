@@ -62,6 +62,8 @@ _WEIGHT: Final = {
 _SUPPORTING: Final = frozenset({Standing.FOUND, Standing.LOG_ONLY, Standing.PLAUSIBLE})
 _LETTER: Final = 0.4
 _MOST_LETTERS: Final = 60
+_AT_ITS_PLACE: Final = 12.0
+"""For a signature that also asks for a frame of the traceback."""
 _SAME_STAGE: Final = 10.0
 """Weights: what the launch says counts more than a longer text, and that more than the stage."""
 _MOST: Final = 6
@@ -116,6 +118,8 @@ def _weigh(match: TextMatch, launch: KnownLaunch, milestone: Milestone) -> _Weig
     evidence = [Evidence(_text_evidence(match), line=match.line)]
     evidence.append(Evidence(view.reason, supports=view.standing in _SUPPORTING))
     score = _WEIGHT[view.standing] + view.weight + _LETTER * min(match.specificity, _MOST_LETTERS) + _worth(rule)
+    if match.signature is not None and match.signature.frame:
+        score += _AT_ITS_PLACE
     stage = finding.stage if finding is not None else rule.stage
     if milestone.shown:
         same = stage is milestone.stage
