@@ -16,7 +16,7 @@ from dsv4check.releases.facts import ReleaseFacts
 from dsv4check.resolution import Draft, Parallelism
 from dsv4check.resolve.speculative_config import DraftModel, SpecConfig, resolve_speculative_config
 from dsv4check.resolve.speculative_fields import origin
-from dsv4check.resolve.speculative_limits import adaptive_problems, budget_problems, lora_problems
+from dsv4check.resolve.speculative_limits import adaptive_problems, budget_problems, lora_problems, profile_problems
 
 _NO_WEIGHTS = ("dummy",)
 """Load formats that never look at the checkpoint."""
@@ -48,6 +48,7 @@ def resolve_draft(
     if not config.refused:
         problems.extend(lora_problems(deployment, section, parallel, config))
         problems.extend(budget_problems(deployment, section, parallel, config))
+        problems.extend(profile_problems(deployment, section, parallel, config))
         problems.extend(adaptive_problems(deployment, section, parallel, config))
         problems.extend(_model_problems(deployment, section, config))
         problems.extend(_weight_problems(deployment, section, parallel, config))

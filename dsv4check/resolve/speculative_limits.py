@@ -20,6 +20,9 @@ _BATCHED_DP_ALL2ALL = ("deepep_low_latency", "nixl_ep")
 _BATCHED_DP_TOKENS = 256
 """``SchedulerConfig.DEFAULT_MAX_NUM_BATCHED_TOKENS_FOR_BATCHED_DP``, in every release."""
 
+_DEFAULT_TOKENS_OF_A_SEQUENCE = (8, 16)
+"""2048 for 256 sequences or 8192 for 1024, and 16384 for 1024 on the largest GPUs."""
+
 _SMALL_BUDGET = 8192
 """Below this vLLM itself warns that the token budget is small."""
 
@@ -71,6 +74,30 @@ def _defaults(deployment: Deployment, section: Mapping[str, Any]) -> tuple[int |
         if gib >= least and (least == 0 or least >= 160 or not slow):
             return tokens, seqs
     return None, None
+
+
+def profile_problems(
+    deployment: Deployment, section: Mapping[str, Any], parallel: Parallelism, config: SpecConfig
+) -> tuple[Problem, ...]:
+    """Do the draft's tokens of the profiling run differ from the target's, where 0.29.0 takes them for the same.
+
+    That run has ``min(tokens, seqs)`` requests, for each of which a DSpark draft has ``num_speculative_tokens`` queries
+    (``v1/worker/gpu/model_runner.py:_dummy_run``, ``spec_decode/dspark/speculator.py``). Eight draft tokens fit
+    the usual 8192 tokens for 1024 sequences by chance.
+    """
+    count = config.tokens
+    if config.method != "dspark" or count is None or parallel.data < 2:
+        return ()
+    tokens, seqs = batch_limits(deployment, section, parallel)
+    if tokens is None or seqs is None:
+        same = count in _DEFAULT_TOKENS_OF_A_SEQUENCE
+    else:
+        same = min(tokens, seqs) * count == tokens
+    if same:
+        return ()
+    data = {"tokens": count, "max_num_batched_tokens": tokens, "max_num_seqs": seqs}
+    where = origin(deployment.flags, "num_speculative_tokens")
+    return (Problem("dspark-profile-tokens", Stage.WARMUP, "AssertionError", "", data, where),)
 
 
 def budget_problems(
