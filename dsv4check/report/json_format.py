@@ -10,7 +10,7 @@ from typing import Any
 from dsv4check.deployment import Deployment
 from dsv4check.inputs.command import format_command
 from dsv4check.problems import Origin
-from dsv4check.report.masking import masked_command, masked_env
+from dsv4check.report.masking import masked_command, masked_env, masked_settings
 from dsv4check.report.model import SCHEMA_VERSION, Edit, Finding, Fix, Report
 from dsv4check.resolution import KvCache, NotEvaluated, Resolution
 
@@ -40,7 +40,7 @@ def deployment_to_dict(deployment: Deployment) -> dict[str, Any]:
     return {
         "command": format_command(masked_command(deployment.command)),
         "env": masked_env(deployment.env),
-        "flags": {dest: _plain(value) for dest, value in deployment.flags.values.items() if dest != "api_key"},
+        "flags": {dest: _plain(value) for dest, value in masked_settings(deployment.flags.values).items()},
         "model": {
             "name": model.name,
             "family": model.family,

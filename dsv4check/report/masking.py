@@ -5,13 +5,38 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from dsv4check.deployment import Command
 
 MASK: Final = "***"
-_SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|ACCESS_KEY|PRIVATE_KEY", re.IGNORECASE)
+_SECRET_NAME: Final = re.compile(
+    r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|ACCESS_KEY|PRIVATE_KEY", re.IGNORECASE
+)
 _SECRET_FLAGS: Final = ("--api-key", "--hf-token", "--ssl-keyfile-password")
+
+
+_SECRET_DEST: Final = re.compile(
+    r"^token$|(?:^|_)(?:(?:hf|auth|api|access|bearer|session|security)_token|secret|passw(?:or)?d|passphrase"
+    r"|credentials?|(?:api|access|private|secret)_key)$",
+    re.IGNORECASE,
+)
+"""Names of settings; ``max_num_batched_tokens`` and ``bos_token`` are no secrets."""
+
+
+def masked_settings(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Flags by name, at any depth, with the values of secret ones replaced."""
+    return {name: _masked_setting(name, value) for name, value in values.items()}
+
+
+def _masked_setting(name: str, value: Any) -> Any:
+    if _SECRET_DEST.search(name.replace("-", "_")) and value not in (None, True, False, ""):
+        return MASK
+    if isinstance(value, Mapping):
+        return {key: _masked_setting(str(key), item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_masked_setting("", item) for item in value]
+    return value
 
 
 def masked_env(env: Mapping[str, str]) -> dict[str, str]:

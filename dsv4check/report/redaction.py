@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from dsv4check.report.marked_lines import sub_in_lines
 from dsv4check.report.masking import MASK
 from dsv4check.report.redaction_hosts import (
     CACHE_OWNER,
@@ -33,7 +34,7 @@ from dsv4check.report.redaction_hosts import (
 )
 from dsv4check.report.redaction_names import KnownNames
 from dsv4check.report.redaction_paths import POSIX, QUOTED, WINDOWS, quoted_path, shortened, windows_shortened
-from dsv4check.report.secret_text import is_secret_name, masked_named, masked_secrets
+from dsv4check.report.secret_text import Found, is_secret_name, masked_named, masked_secrets
 
 KINDS: Final = {
     "secret": "secrets (tokens, keys, passwords)",
@@ -76,6 +77,9 @@ class Redactor:
         self._numbers: dict[str, dict[str, int]] = {kind: {} for kind in KINDS}
         self._places: Counter[str] = Counter()
         self._names = KnownNames(_PLACEHOLDER)
+        # The same texts come several times: to be learned, and to be masked.
+        self._secretless: dict[str, tuple[str, tuple[str, ...]]] = {}
+        self._learned: set[str] = set()
 
     @property
     def masked(self) -> dict[str, tuple[int, int]]:
@@ -89,7 +93,13 @@ class Redactor:
     def learn(self, text: str) -> None:
         """Note the hosts and users that a text names."""
         # A login in a URL is a secret, and no user.
-        text = masked_secrets(text, self.learn_secret)
+        text = self._without_secrets(text, self.learn_secret)
+        # Hosts and users are named within a line.
+        fresh = [line for line in dict.fromkeys(text.split("\n")) if line not in self._learned]
+        if not fresh:
+            return
+        self._learned.update(fresh)
+        text = "\n".join(fresh)
         hosts = [match[2] for match in LOGIN.finditer(text) if is_login(match)]
         hosts += [match["host"] for match in _URL.finditer(text) if match["scheme"].lower() not in _NO_HOST]
         for host, particular in found_hosts("\n".join([text, *(f"host={host}" for host in hosts)])):
@@ -117,24 +127,17 @@ class Redactor:
             versions: Four numbers with points are a version here, never an address.
         """
         self.learn(text)
-        text = masked_secrets(text, self.count_secret)
+        text = self._without_secrets(text, self.count_secret)
         text = UUID.sub(lambda match: self._number("uuid", match[0]), text)
         text = MAC.sub(lambda match: self._number("mac", match[0]), text)
         text = SERIAL.sub(lambda match: match["before"] + self._number("serial", match["word"]), text)
         text = CONTAINER.sub(self._container, text)
-        text = _URL.sub(self._url, text)
-        text = EMAIL.sub(
-            lambda match: match[0] if match[0].startswith("git@") else self._number("email", match[0]), text
-        )
-        text = LOGIN.sub(self._login, text)
+        text = sub_in_lines(_URL, self._url, text, ("://",))
+        text = sub_in_lines(EMAIL, self._email, text, ("@",))
+        text = sub_in_lines(LOGIN, self._login, text, ("@",))
         text = _PROMPT.sub(lambda match: match[1] + self._folder(match[2]), text)
         text = WINDOWS.sub(lambda match: windows_shortened(match[0], self._folder), text)
-        text = QUOTED.sub(
-            lambda match: (
-                f"{match['quote']}{self._path(match['path'])}{match['quote']}" if quoted_path(match) else match[0]
-            ),
-            text,
-        )
+        text = QUOTED.sub(self._quoted, text)
         text = POSIX.sub(lambda match: self._path(match[0]), text)
         text = CACHE_OWNER.sub(lambda match: match[1] + self._user(match[2]), text)
         if not versions:
@@ -172,6 +175,15 @@ class Redactor:
                 return self.lines(value)
             return [self.value(item, name) for item in value]
         return value
+
+    def _without_secrets(self, text: str, found: Found) -> str:
+        known = self._secretless.get(text)
+        if known is None:
+            secrets: list[str] = []
+            known = self._secretless[text] = (masked_secrets(text, secrets.append), tuple(secrets))
+        for secret in known[1]:
+            found(secret)
+        return known[0]
 
     def _named(self, name: str, value: str) -> str:
         kind, _, last = name.rpartition(" ")

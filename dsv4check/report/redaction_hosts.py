@@ -69,7 +69,9 @@ _HOSTS: Final = (
     re.compile(r"(?<![\w./-])((?=[a-z0-9-]*\d)[a-z]+(?:-[a-z0-9]+)+):\d{4,5}(?!\d)"),
 )
 _USERS: Final = (
-    re.compile(r"(?:^|[/\\])(?:home|[Uu]sers)[/\\]{1,2}([^\s/\\'\"`,;:()\[\]{}<>|=*?$，。；：、（）]{1,64})"),
+    re.compile(
+        r"(?:^|[/\\])(?:home|[Uu]sers)[/\\]{1,2}([^\s/\\'\"`,;:()\[\]{}<>|=*?$，。；：、（）]{1,64})", re.MULTILINE
+    ),
     re.compile(r"(?<![\w/])~([A-Za-z_][\w.-]{0,63})/"),
     re.compile(r"torchinductor_([\w.-]{1,64})"),
     re.compile(
@@ -176,7 +178,8 @@ def _particular(name: str) -> bool:
 def is_module(match: re.Match[str]) -> bool:
     """True for ``import plotly.io`` and for the end of ``2.9.0.dev``."""
     labels = match[0].split(".")
-    return labels[-2].isdigit() or re.search(r"\b(?:import|from) $", match.string[: match.start()][-8:]) is not None
+    before = match.string[max(match.start() - 8, 0) : match.start()]
+    return labels[-2].isdigit() or re.search(r"\b(?:import|from) $", before) is not None
 
 
 def is_code(word: str) -> bool:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from dsv4check.report.marked_lines import sub_in_lines
 from dsv4check.report.masking import MASK
 
 Found = Callable[[str], None]
@@ -46,6 +47,11 @@ _SECRET: Final = (
 )
 _NAMED: Final = re.compile(
     rf"(?<![\w.-])(?P<name>[\w.-]*?{_SECRET})(?P<sign>\\?[\"']?[ \t]*(?:=>|[=:])[ \t]*){_VALUE}", re.IGNORECASE
+)
+# In every match of the expression above.
+_NAMED_MARKS: Final = (
+    *("password", "passwd", "passphrase", "secret", "token", "credential", "key", "authorization"),
+    *("cookie", "signature"),
 )
 _NAME: Final = re.compile(rf"[\w.-]*?{_SECRET}", re.IGNORECASE)
 _FLAGGED: Final = re.compile(
@@ -90,14 +96,24 @@ def masked_secrets(text: str, found: Found | None = None) -> str:
         told(match[2])
         return match[1] + MASK
 
-    text = _KEY_BLOCK.sub(whole, text)
+    if "PRIVATE KEY-----" in text:
+        text = _KEY_BLOCK.sub(whole, text)
     text = _KEY_LINE.sub(lambda match: whole(match) if _mixed(match[0]) else match[0], text)
     text = _SHAPES.sub(whole, text)
-    text = _URL_LOGIN.sub(lambda match: match[0] if match[0] in (MASK, "git") else whole(match), text)
-    text = _BEARER.sub(lambda match: behind(match) if _credentials(match[2]) else match[0], text)
+    text = sub_in_lines(
+        _URL_LOGIN, lambda match: match[0] if match[0] in (MASK, "git") else whole(match), text, ("://",)
+    )
+    text = sub_in_lines(
+        _BEARER, lambda match: behind(match) if _credentials(match[2]) else match[0], text, ("bearer", "basic")
+    )
     text = _FLAGGED.sub(lambda match: _flagged(match, told), text)
-    text = _NAMED.sub(lambda match: _named(match, told), text)
-    return _BEHIND.sub(lambda match: behind(match) if _random(match["value"]) else match[0], text)
+    text = sub_in_lines(_NAMED, lambda match: _named(match, told), text, _NAMED_MARKS)
+    return sub_in_lines(
+        _BEHIND,
+        lambda match: behind(match) if _random(match["value"]) else match[0],
+        text,
+        ("key", "token", "secret", "pat"),
+    )
 
 
 def masked_values(value: Any, found: Found | None = None) -> Any:

@@ -12,6 +12,7 @@ from dsv4check.report.gate_json import json_text
 from dsv4check.report.json_format import finding_to_dict, report_to_dict
 from dsv4check.report.masking import masked_command
 from dsv4check.report.secret_text import Found, masked_named, masked_values
+from dsv4check.report.triage_remedies import remedies
 from dsv4check.report.triage_words import fixed_in, headline, message_of, missing, unique
 from dsv4check.triage.answer import Candidate, Evidence, TriageReport
 from dsv4check.triage.records import ErrorEvent, Fact, LogLine, Stated
@@ -78,7 +79,7 @@ def _candidate(item: Candidate) -> dict[str, Any]:
         "found_by_checker": finding is not None,
         "fixes": [] if finding is None else finding["fixes"],
         "no_fix": (finding or {}).get("no_fix") or item.rule.no_fix,
-        "remedies": list(item.remedies),
+        "remedies": list(remedies(item)),
         "fixed_in": fixed_in(item) or None,
         "references": list((item.finding.references if item.finding else ()) or item.rule.references),
         "needed": list(item.needed),

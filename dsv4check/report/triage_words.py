@@ -2,38 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
+from dsv4check.engine.rule import Certainty, FoundIn
+from dsv4check.problems import Stage
+from dsv4check.records import dataclass
 from dsv4check.report.figures import plural
 from dsv4check.report.gate_words import clipped
 from dsv4check.report.model import Finding
 from dsv4check.report.secret_text import masked_secrets
 from dsv4check.triage.answer import Candidate, Outcome, Sureness, TriageReport
-from dsv4check.triage.records import ErrorEvent, Frame, LogLine
+from dsv4check.triage.apart import listed, ruled_out
+from dsv4check.triage.records import ErrorEvent, Frame, LogLine, LogReading
 
-SURENESS: Final = {
+_SURENESS: Final = {
     Sureness.CERTAIN: "certain: vLLM's text of this hazard is in the log, and the launch it states has the hazard",
     Sureness.LIKELY: "likely: its text is in the log and nothing speaks against it; too little of the launch is known",
     Sureness.POSSIBLE: "possible: other causes look the same, or only the launch points to it",
 }
+_ALONE: Final = "certain: its text is in the log, and no other known cause shows it"
 _MOST_CAUSES: Final = 20
+
+
+def sureness(item: Candidate) -> str:
+    """How sure a candidate is, and why."""
+    if item.sureness is Sureness.CERTAIN and item.rule.found_in is FoundIn.LOG:
+        return _ALONE
+    if item.sureness is Sureness.LIKELY and item.finding is not None:
+        but = (
+            "this hazard is known from reports alone" if item.rule.certainty is Certainty.REPORTED else "so has another"
+        )
+        return f"likely: its text is in the log and the launch it states has the hazard, but {but}"
+    if item.sureness is Sureness.LIKELY and item.rule.found_in is FoundIn.LOG:
+        return "likely: its text is in the log, but other causes show the same text"
+    return _SURENESS[item.sureness]
 
 
 def headline(answer: TriageReport) -> str:
     """What happened, at which stage, and how sure."""
     stage = answer.milestone.stage.value
+    at = f" at {stage}" if stage_shown(answer) else ""
     top = answer.candidates[0] if answer.candidates else None
     if answer.outcome is Outcome.UNKNOWN or (top is None and answer.error is not None):
-        return f"NOT KNOWN: failed at {stage}, with an error that no rule explains"
+        return f"NOT KNOWN: failed{at}, with an error that no rule explains"
     if top is None:
         return f"NO ERROR in the log; it ends at {stage}: {answer.milestone.reached}"
-    happened = f"FAILED at {stage}" if answer.error is not None else f"NO ERROR in the log, which ends at {stage}"
+    happened = f"FAILED{at}" if answer.error is not None else f"NO ERROR in the log{at and f', which ends{at}'}"
     rivals = undecided(answer)
     if len(rivals) > 1:
-        return f"{happened}: {plural(len(rivals), 'cause')} possible, not decided between {_listed(rivals)}"
+        return f"{happened}: {plural(len(rivals), 'cause')} possible, not decided between {listed(rivals)}"
     link = ", but a known hazard" if answer.error is None else ""
     return f"{happened}{link}: {top.rule.id} {top.rule.name} ({top.sureness.value})"
+
+
+def stage_shown(answer: TriageReport) -> bool:
+    """False where neither lines nor the traceback tell how far the start got."""
+    return answer.milestone.line is not None or answer.milestone.stage is not Stage.ARGPARSE
 
 
 def style(answer: TriageReport) -> str:
@@ -47,13 +72,7 @@ def undecided(answer: TriageReport) -> tuple[Candidate, ...]:
     """The candidates among which the log does not decide; none where the first one is surer than the others."""
     if not answer.candidates or answer.candidates[0].sureness is not Sureness.POSSIBLE:
         return ()
-    return answer.candidates
-
-
-def _listed(candidates: tuple[Candidate, ...]) -> str:
-    names = [item.rule.id for item in candidates]
-    shown = names if len(names) <= 4 else [*names[:3], f"{len(names) - 3} more"]
-    return f"{', '.join(shown[:-1])} and {shown[-1]}"
+    return tuple(item for item in answer.candidates if ruled_out(item) is None)
 
 
 def subject(answer: TriageReport) -> str:
@@ -68,7 +87,10 @@ def subject(answer: TriageReport) -> str:
         gpu = f"{stated.gpus} x {gpu or 'GPU'}"
     if stated.nodes and stated.nodes > 1:
         gpu = f"{stated.nodes} nodes{f' of {gpu}' if gpu else ''}"
-    launch = ", ".join(part for part in (f"vLLM {stated.vllm}" if stated.vllm else "", stated.model or "", gpu) if part)
+    build = stated.vllm or ""
+    if build:
+        build = f"image {build}" if "/" in build else f"vLLM {build}"
+    launch = ", ".join(part for part in (build, stated.model or "", gpu) if part)
     return f"{files} ({plural(reading.line_count, 'line')}){starts}; states: {launch or 'nothing about the launch'}"
 
 
@@ -77,17 +99,38 @@ def source_name(name: str) -> str:
     return "standard input" if name == "-" else name
 
 
-def place(line: LogLine | None) -> str:
-    """``file:line`` in the log; empty where nothing is known."""
-    if line is None:
-        return ""
-    return f"{source_name(line.source)}:{line.number}" if line.number else source_name(line.source)
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Places in the logs, as short as they can be said."""
+
+    names: Mapping[str, str]
+    """What each file is called here; empty where there is only one."""
+
+    def of(self, line: LogLine | None) -> str:
+        """``line 12``, or ``file:12`` where there are several files; empty where nothing is known."""
+        if line is None or not line.number:
+            return "" if line is None or not self.names else self._name(line)
+        return f"{self._name(line)}:{line.number}" if self.names else f"line {line.number}"
+
+    def behind(self, text: str, line: LogLine | None) -> str:
+        """A sentence with the place in brackets; brackets at its end are shared."""
+        where = self.of(line)
+        if not where:
+            return text
+        return f"{text[:-1]}; {where})" if text.endswith(")") else f"{text} ({where})"
+
+    def _name(self, line: LogLine) -> str:
+        return self.names.get(line.source, line.source)
 
 
-def at(line: LogLine | None) -> str:
-    """The same in brackets, to stand behind a sentence."""
-    where = place(line)
-    return f" ({where})" if where else ""
+def places_in(reading: LogReading) -> Places:
+    """Places of one reading: files are named by their last part where that tells them apart."""
+    if len(reading.sources) < 2:
+        return Places({})
+    short = {source: source_name(source).replace("\\", "/").rpartition("/")[2] for source in reading.sources}
+    if len(set(short.values())) < len(short):
+        short = {source: source_name(source) for source in reading.sources}
+    return Places(short)
 
 
 def exception_line(event: ErrorEvent) -> str:
@@ -159,11 +202,24 @@ def no_fix(item: Candidate) -> str:
 def missing(answer: TriageReport) -> tuple[str, ...]:
     """What would make the answer surer, each sentence once."""
     needed: list[str] = list(answer.missing)
-    for item in undecided(answer) or answer.candidates[:1]:
-        needed += item.needed
+    needed += _needed(undecided(answer) or answer.candidates[:1])
     if answer.outcome is not Outcome.EXPLAINED or answer.candidates[:1] == () or answer.report is None:
         needed += answer.stated.missing
     return unique(needed)
+
+
+def _needed(candidates: Sequence[Candidate]) -> list[str]:
+    """What candidates need; the same thing for several of them is said once, with all their ids."""
+    ids: dict[tuple[str, ...], list[str]] = {}
+    for item in candidates:
+        for text in item.needed:
+            ids.setdefault(tuple(text.split(item.rule.id)), []).append(item.rule.id)
+    return [_or(names).join(parts) for parts, names in ids.items()]
+
+
+def _or(names: Sequence[str]) -> str:
+    *some, last = dict.fromkeys(names)
+    return f"{', '.join(some)} or {last}" if some else last
 
 
 def masked_and_clipped(text: str, size: int) -> str:

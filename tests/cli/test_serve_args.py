@@ -181,6 +181,10 @@ def test_rules_explain_releases_matrix() -> None:
     assert "KV001" in run("rules").stdout
     assert json.loads(run("rules", "--format", "json").stdout)[0]["id"]
     assert "auto" in run("explain", "kv001").stdout
+    machine = run("explain", "HO001").stdout
+    assert "a log alone" in machine
+    assert "What to do on the machine\n  - Update the NVIDIA driver" in machine
+    assert "Fixes tried" not in machine
     assert json.loads(run("explain", "KV001", "--format", "json").stdout)["name"] == "auto-on-packed-layout"
     listed = json.loads(run("releases", "--format", "json").stdout)
     assert {"0.20.0", "0.24.0", "0.33.0"} <= {item["release"] for item in listed}

@@ -9,6 +9,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from dsv4check.report.masking import masked_settings
 from dsv4check.report.schema import json_schema
 from tests.launches import run_launch
 
@@ -62,3 +63,45 @@ def test_resolution_of_a_packed_cache() -> None:
     attention = report["resolution"]["attention"]
     assert (attention["class"], attention["padded_q_heads"]) == ("DeepseekV4FlashMLAAttention", 64)
     assert report["resolution"]["runner"] == "v2"
+
+
+def test_secrets_are_masked_in_flags() -> None:
+    secret = '"kv_connector_extra_config":{"aws_secret_access_key":"hidden-1"}'
+    extra = f'{{"kv_connector":"NixlConnector","kv_role":"kv_both",{secret}}}'
+    args = [
+        "-tp",
+        "8",
+        "--api-key",
+        "hidden-2",
+        "--hf-token",
+        "hidden-3",
+        "--max-num-batched-tokens",
+        "8192",
+        "--kv-transfer-config",
+        extra,
+    ]
+    made = run_launch(LAUNCHES[0] | {"args": args, "env": {"HF_TOKEN": "hidden-5"}}, fixes=True).to_dict()
+    flags = made["deployment"]["flags"]
+    assert flags["api_key"] == flags["hf_token"] == "***"
+    assert flags["max_num_batched_tokens"] == 8192
+    assert flags["kv_transfer_config"]["kv_connector_extra_config"] == {"aws_secret_access_key": "***"}
+    assert flags["kv_transfer_config"]["kv_connector"] == "NixlConnector"
+    shown = json.dumps(made["deployment"]["flags"]) + json.dumps(made["deployment"]["env"])
+    assert "hidden" not in shown
+
+
+@pytest.mark.parametrize(
+    "name", ["ssl_keyfile_password", "hf-token", "API_KEY", "auth_token", "client_secret", "token"]
+)
+def test_names_of_secret_settings(name: str) -> None:
+    assert masked_settings({name: "hidden", "more": [{name: ["hidden"]}]}) == {name: "***", "more": [{name: "***"}]}
+
+
+@pytest.mark.parametrize("name", ["max_num_batched_tokens", "tokenizer", "bos_token", "served_model_name", "key"])
+def test_other_settings_stay(name: str) -> None:
+    assert masked_settings({name: "said"}) == {name: "said"}
+
+
+def test_a_bare_token_flag_is_no_secret() -> None:
+    made = run_launch(LAUNCHES[0] | {"args": "-tp 8 --hf-token"}).to_dict()
+    assert made["deployment"]["flags"]["hf_token"] is True

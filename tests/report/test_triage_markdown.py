@@ -41,7 +41,7 @@ def test_commands_stand_in_blocks_to_copy() -> None:
 
 
 def test_evidence_is_a_list() -> None:
-    assert "- for: the text stands in the log (vllm.log:77)\n- against: the log names no GPU\n" in render(
+    assert "- for: the text stands in the log (line 77)\n- against: the log names no GPU\n" in render(
         undecided(), TriageFormat.MARKDOWN
     )
 

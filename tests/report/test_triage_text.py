@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from dsv4check.problems import Stage
 from dsv4check.report.triage_formats import TriageFormat, render
+from dsv4check.report.triage_parts import packed
 from dsv4check.report.triage_text import triage_blocks
 from dsv4check.report.triage_words import headline
-from dsv4check.triage.answer import Candidate, Evidence, Outcome, Sureness
-from dsv4check.triage.records import ErrorEvent, Fact
+from dsv4check.triage.answer import Candidate, Evidence, Outcome, Sureness, TriageReport
+from dsv4check.triage.records import ErrorEvent, Fact, Milestone
+from tests.launches import all_rules
 from tests.report.triage import (
     ANSWERS,
     SAID,
     answer,
     certain,
     chinese,
+    command,
     event,
+    finding,
     line,
     no_error,
     report,
@@ -66,7 +72,7 @@ def test_a_person_in_a_hurry_reads_from_the_top() -> None:
         render(certain(), TriageFormat.TEXT),
         "FAILED at model-init: KV001 auto-on-packed-layout (certain)\n",
         "\nCause\n",
-        "(vllm.log:118; 8 processes, first Worker_TP0)",
+        "(line 118; 8 processes, first Worker_TP0)",
         f"ValueError: {SAID}",
         "\nWhat to change\n",
         "1. --kv-cache-dtype fp8 [checked: no error is left]",
@@ -74,8 +80,8 @@ def test_a_person_in_a_hurry_reads_from_the_top() -> None:
         "first release without it: vLLM 0.30.0",
         "\nEvidence\n",
         "\nWhat the log states\n",
-        "0.24.0 [version banner, vllm.log:3]",
-        "\nStage reached\n",
+        "0.24.0 (version banner, line 3)",
+        "stage reached  model-init: ",
         "\nOther errors in the log\n",
     )
 
@@ -85,15 +91,15 @@ def test_causes_with_the_same_text_are_told_apart() -> None:
     in_order(
         said,
         "2 causes possible, not decided between PK001 and PK002",
-        "Most likely cause",
+        "First of the possible causes",
         "caused by",
         "KeyError: 'sm_120'",
         "not checked: the log states too little",
         "for: ",
         "against: the log names no GPU",
-        "Other candidates",
+        "Other causes with the same text",
+        "PK001 is vLLM 0.24 alone",
         "2. PK002",
-        "What tells them apart: PK001 is vLLM 0.24 alone",
         "To be surer",
         "note: Two logs were read as one start.",
     )
@@ -111,7 +117,6 @@ def test_an_unknown_error_is_said_to_be_unknown() -> None:
         "more lines]",
         "traceback, innermost last",
         "vllm/models/deepseek_v4/attention.py:212 in _resolve_dsv4_kv_cache_dtype",
-        "as it stands in the log",
         "Nearest rules (they do not explain it)",
         "KV001",
         "44 of 46 shards loaded",
@@ -130,8 +135,9 @@ def test_findings_of_the_checker_are_said_where_nothing_explains_the_error() -> 
             TriageFormat.TEXT,
         )
         for item in made.findings:
-            assert f"{item.severity.value} {item.rule} {item.name}" in said
-        assert "fix 1: " in said
+            assert f"{item.severity.value} {item.rule} {item.name}" in said or f"note: {item.rule}" in said
+        assert "1. --kv-cache-dtype fp8" in said
+        assert said.count("vllm serve deepseek-ai") == 1
 
 
 def test_a_log_without_an_error() -> None:
@@ -147,6 +153,73 @@ def test_a_hazard_in_a_log_without_an_error_is_no_failure() -> None:
     assert "CG001" in headline(made)
 
 
+def long_command() -> TriageReport:
+    """A certain cause with six candidates, of which the launch speaks against five."""
+    made = report("-tp 8 --max-model-len 131072 --max-num-seqs 64 --served-model-name model --trust-remote-code")
+    found = finding(made, "KV001")
+    reason = (Evidence("the log has its text"), Evidence("it is about another GPU than the log shows", supports=False))
+    others = [Candidate(item, Sureness.POSSIBLE, reason) for item in all_rules()[:6] if item.id != "KV001"]
+    return answer(
+        candidates=(replace(certain().candidates[0], finding=found, message=found.message), *others[:5]),
+        report=made,
+        command=command(made),
+    )
+
+
+def test_an_ordinary_answer_fits_on_a_screen() -> None:
+    said = render(long_command(), TriageFormat.TEXT)
+    assert said.count("\n") <= 45
+    assert said.count("vllm serve") == 1
+    assert max(map(len, said.splitlines())) <= 110
+
+
+def test_causes_that_the_launch_speaks_against_take_a_line_each() -> None:
+    said = render(long_command(), TriageFormat.TEXT)
+    others = [item.rule for item in long_command().candidates[1:]]
+    lines = [line for line in said.splitlines() if line.startswith("  not ")]
+    assert lines == [f"  not {it.id} {it.name}: it is about another GPU than the log shows" for it in others[:3]]
+    assert f"  nor {others[3].id} and {others[4].id}\n" in said
+    assert headline(long_command()).endswith("(certain)")
+
+
+def test_a_refuted_cause_is_not_one_of_the_possible_ones() -> None:
+    made = undecided()
+    reason = (Evidence("it is about another GPU than the log shows", supports=False),)
+    refuted = Candidate(rule("PK003"), Sureness.POSSIBLE, reason)
+    assert "between PK001 and PK002" in headline(replace(made, candidates=(*made.candidates, refuted)))
+
+
+def test_what_several_causes_need_is_asked_for_once() -> None:
+    made = undecided()
+    candidates = tuple(
+        replace(item, needed=(f"the rest of the launch: whether {item.rule.id} holds",)) for item in made.candidates
+    )
+    said = render(replace(made, candidates=candidates), TriageFormat.TEXT)
+    assert "- the rest of the launch: whether PK001 or PK002 holds\n" in said
+
+
+def test_a_start_whose_stage_is_not_shown() -> None:
+    milestone = Milestone(Stage.ARGPARSE, "the log does not show how far the start got")
+    said = render(replace(certain(), milestone=milestone), TriageFormat.TEXT)
+    assert said.startswith("FAILED: KV001")
+    assert "argparse" not in said
+
+
+def test_a_command_is_packed_into_few_lines() -> None:
+    flags = [f"--flag-{number} value" for number in range(12)]
+    made = packed(" \\\n  ".join(["vllm serve model", *flags]))
+    assert shlex.split(made.replace("\\\n", " ")) == ["vllm", "serve", "model", *" ".join(flags).split()]
+    assert made.count("\n") < 5
+    quoted = "vllm serve model \\\n  --chat-template 'a \nb'"
+    assert packed(quoted) == quoted
+
+
+def test_hazards_without_known_flags_say_so() -> None:
+    made = report("-tp 8")
+    said = render(answer(outcome=Outcome.NO_ERROR, error=None, report=made, stated=stated(words=())), TriageFormat.TEXT)
+    assert "the flags are not known" in said
+
+
 def test_several_starts_and_files() -> None:
     said = render(several(), TriageFormat.TEXT)
     assert "vllm.log, standard input (81,000 lines); start 3 of 3; states: vLLM 0.24.0, 2 nodes of 8 x GPU" in said
@@ -155,7 +228,8 @@ def test_several_starts_and_files() -> None:
 
 def test_chinese_paths_stay_readable() -> None:
     said = render(chinese(), TriageFormat.TEXT)
-    assert "/home/张伟/日志/启动 1.log:12" in said
+    assert "/home/张伟/日志/启动 1.log (30 lines)" in said
+    assert "(line 12; " in said
     assert "/data/模型/DeepSeek-V4-Flash" in said
 
 
