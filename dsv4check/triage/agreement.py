@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dsv4check.problems import Stage
 from dsv4check.report.model import Report
 from dsv4check.triage.records import Milestone, Stated
 
@@ -19,7 +20,11 @@ def disagreements(stated: Stated, report: Report, milestone: Milestone) -> Itera
             )
     if milestone.line is None:
         return
-    early = [item for item in report.errors if item.stage.order < milestone.stage.order]
+    passed = milestone.stage.order
+    if milestone.stage is Stage.WARMUP:
+        # The first forward passes measure the memory, before the cache is planned.
+        passed = Stage.KV_CACHE_INIT.order
+    early = [item for item in report.errors if item.stage.order < passed]
     if early:
         first = min(early, key=lambda item: item.stage.order)
         yield (
