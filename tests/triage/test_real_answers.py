@@ -42,6 +42,9 @@ NOT_READ_YET: dict[str, dict[str, str]] = {
         "acceptance-gb10.txt": "`**vllm version**: ` before a build",
         "rocm-strix-halo-ray.log": "a bare build in a sentence",
         "hang-gb10-ray.log": "the build stands beside a nightly image, and the image wins",
+        "graphs-h100-0270.md": "`- **vLLM**: 0.27.0`",
+        "symmetric-memory-h20.md": "`- **vLLM**: ` before a version in backquotes",
+        "another-model.log": "`(model, v0.19.1)`",
         "nixl-receive-failed.log": "`Runtime vLLM: ` stands beside a base image, and the image wins",
     },
     "gpus": {
@@ -53,6 +56,7 @@ NOT_READ_YET: dict[str, dict[str, str]] = {
         "rocm-strix-halo-ray.log": "two machines are taken for two GPUs of one",
         "offload-block-lost.md": "all GPUs of three nodes are taken for those of one",
         "hang-gb10-ray.log": "two machines are taken for two GPUs of one",
+        "before-v4-rtx4090.log": "eight RTX 4090 GPUs",
         "gb10-free-memory.log": "`GB10, 128 GB` is taken for 128 GPUs",
     },
     "args": {
@@ -67,7 +71,11 @@ NOT_READ_YET: dict[str, dict[str, str]] = {
         "context-too-long-h20.log": "TP=2 in a sentence",
         "gb10-free-memory.log": "a command in the middle of a sentence",
     },
-    "rule": {"v2-runner-reshape.log": "the launch that tells the causes apart is in a sentence"},
+    "rule": {
+        "v2-runner-reshape.log": "the launch that tells the causes apart is in a sentence",
+        "another-model.log": "the command names a model that is no DeepSeek-V4",
+        "another-engine.log": "the traceback and the command are those of another engine",
+    },
 }
 """Facts that a sentence states and no reader takes from it yet, by the index's key and file."""
 
