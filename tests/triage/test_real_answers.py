@@ -73,7 +73,6 @@ NOT_READ_YET: dict[str, dict[str, str]] = {
     },
     "rule": {
         "v2-runner-reshape.log": "the launch that tells the causes apart is in a sentence",
-        "another-model.log": "the command names a model that is no DeepSeek-V4",
         "another-engine.log": "the traceback and the command are those of another engine",
     },
 }

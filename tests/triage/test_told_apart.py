@@ -124,3 +124,15 @@ def test_a_missing_draft_parameter_is_told_from_the_wrong_method(tmp_path: Path)
     launch = example("WT001")
     assert first(launch, DSPARK_KEY, tmp_path) == "WT001"
     assert first(launch, MTP_KEY, tmp_path) != "WT001"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [SHAPE, ARCHITECTURE, TRANSFORMATION, ILLEGAL, out_of_memory(Stage.WARMUP), BLOCK, TOO_LONG, TIMEOUT],
+    ids=lambda error: error.message[:30],
+)
+def test_a_shared_text_alone_gives_no_sure_answer(error: LogError, tmp_path: Path) -> None:
+    log = tmp_path / "vllm.log"
+    log.write_text(f"(Worker_TP0 pid=88) ERROR 08-03 13:36:00 [multiproc_executor.py:1004] {error.said}\n")
+    found = triage([str(log)], all_rules(), SaidByUser()).candidates
+    assert all(item.sureness is Sureness.POSSIBLE for item in found)
