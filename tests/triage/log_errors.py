@@ -11,12 +11,17 @@ from dsv4check.engine.rule import Rule, Severity
 from dsv4check.engine.signature import Signature, compiled
 from dsv4check.problems import Stage
 from dsv4check.report.model import Finding
-from tests.launches import all_rules, run_launch
+from tests.launches import all_rules
+from tests.triage.log_launch import checked
 from tests.triage.log_records import LogError
 from tests.triage.log_table import LogFrame, table
+from tests.triage.log_texts import CUDA_TAIL, LOGGED, whole
 from tests.triage.regex_text import text_for
 
-EXCEPTION = re.compile(r"([A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning))(?:: ?(.*))?\Z", re.DOTALL)
+EXCEPTION = re.compile(
+    r"((?:[A-Za-z_][\w.]*)?Exception|StopIteration|[A-Za-z_][\w.]*(?:Error|Exit|Interrupt|Warning))(?:: ?(.*))?\Z",
+    re.DOTALL,
+)
 ABBREVIATED = re.compile(r"\(\.\.\.|\.\.\. |\(…|…|^\w+Error \(|^\w+Error in ")
 DEEP_GEMM = re.compile(r"\((csrc/\S+\.hpp)\)")
 """A place in DeepGEMM's sources, whose path and line the rules leave out."""
@@ -52,12 +57,6 @@ RAISING = {
 }
 """The quoted line of exceptions that no ``raise`` raises."""
 UNKNOWN_PLACE = "vllm/models/deepseek_v4/nvidia/model.py"
-CUDA_TAIL = (
-    "Search for `cudaErrorIllegalAddress' in https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html"
-    " for more information.\nCUDA kernel errors might be asynchronously reported at some other API call, so the"
-    " stacktrace below might be incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1\nCompile with"
-    " `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
-)
 OUT_OF_MEMORY = (
     "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity of 139.81 GiB of which 1.21 GiB is"
     " free. Including non-PyTorch memory, this process has 138.58 GiB memory in use. Of the allocated memory 134.72"
@@ -66,13 +65,27 @@ OUT_OF_MEMORY = (
     " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for Memory Management"
     "  (https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
 )
-PACKAGES = ("flashinfer", "deep_gemm", "torch", "triton", "transformers", "flash_mla", "safetensors", "pydantic", "ray")
+ALWAYS = {"ZeroDivisionError": "integer division or modulo by zero"}
+"""What Python says with a type whenever it raises it."""
+IN_FOLDERS = {"spec_decode/": "llm_base_proposer.py:load_model", "lmcache/": "v1/gpu_connector.py:register_kv_caches"}
+PACKAGES = (
+    "flashinfer",
+    "deep_gemm",
+    "torch",
+    "triton",
+    "transformers",
+    "flash_mla",
+    "safetensors",
+    "pydantic",
+    "ray",
+    "lmcache",
+)
 
 
 def error_of(rule_id: str, launch: Mapping[str, Any]) -> LogError | None:
     """The failure of this launch as the rule's finding states it; None where it does not fire or prints nothing."""
     rule = next(item for item in all_rules() if item.id == rule_id)
-    found = next((item for item in run_launch(launch).findings if item.rule == rule_id), None)
+    found = next((item for item in checked(launch).report.findings if item.rule == rule_id), None)
     return None if found is None else of_finding(rule, found)
 
 
@@ -119,10 +132,14 @@ def frame_place(frame: LogFrame) -> str:
 
 def made(text: str, stage: Stage, rule: Rule) -> LogError:
     """A failure with a text that was made from an expression."""
-    if rule.severity is not Severity.ERROR and not EXCEPTION.match(text):
+    if LOGGED.search(text):
         return LogError("", text, stage, level="WARNING")
     if stage is Stage.ARGPARSE and ("error: " in text or text.startswith(("argument ", "unrecognized", "ambiguous"))):
         return LogError("argparse", text.rpartition("error: ")[2] if "error: " in text else text, stage)
+    if stage is Stage.ARGPARSE and "Unexpected keyword argument" in text:
+        return LogError(
+            "argparse", f"argument --attention-config: 1 validation error for AttentionConfig\n{text}", stage
+        )
     if ASSERTED.match(text):
         return LogError("AssertionError", text, stage)
     return read_error(text, stage, rule, guess="RuntimeError" if stage.order > 1 else "ValueError")
@@ -137,14 +154,14 @@ def read_error(text: str, stage: Stage, rule: Rule, guess: str = "RuntimeError")
     if found is None:
         if stage is Stage.ARGPARSE and rule.severity is Severity.ERROR:
             return LogError("argparse", text, stage)
-        if rule.severity is not Severity.ERROR and not re.search(r"rror|xception|failed", text):
+        if LOGGED.search(text):
             return LogError("", text, stage, level="WARNING")
         kind, message = ("torch.AcceleratorError" if CUDA.match(text) else guess), text
     else:
         kind, message = found.group(1), (found.group(2) or "")
     if kind == "SystemExit":
         return LogError("argparse", message, stage)
-    kind = MODULES.get(kind, kind)
+    kind, message = MODULES.get(kind, kind), message or ALWAYS.get(kind, "")
     if kind == "pydantic_core._pydantic_core.ValidationError":
         message = validation(message, rule)
     if CUDA.match(message) and "\n" not in message:
@@ -152,7 +169,7 @@ def read_error(text: str, stage: Stage, rule: Rule, guess: str = "RuntimeError")
     message = DEEP_GEMM.sub(r"(/workspace/.deps/deepgemm-src/\1:56)", message)
     if message == "CUDA out of memory.":
         message = OUT_OF_MEMORY
-    return LogError(kind, message, stage)
+    return whole(LogError(kind, message, stage))
 
 
 def validation(text: str, rule: Rule) -> str:
@@ -162,10 +179,13 @@ def validation(text: str, rule: Rule) -> str:
     named = [found.group(1) for item in rule.signatures if (found := re.search(r"for (\w+Config)", item.text))]
     known = [name for pattern, name in CLASSES if re.search(pattern, text)]
     owner = next(iter([*named, *known]), "VllmConfig")
+    kind, said = (
+        ("assertion_error", text) if text.startswith("Assertion failed, ") else ("value_error", f"Value error, {text}")
+    )
     return (
         f"1 validation error for {owner}\n"
-        f"  Value error, {text} [type=value_error, input_value=ArgsKwargs((), {{'model': 'd...y_factory': None}}),"
-        " input_type=ArgsKwargs]\n    For further information visit https://errors.pydantic.dev/2.12/v/value_error"
+        f"  {said} [type={kind}, input_value=ArgsKwargs((), {{'model': 'd...y_factory': None}}),"
+        f" input_type=ArgsKwargs]\n    For further information visit https://errors.pydantic.dev/2.12/v/{kind}"
     )
 
 
@@ -217,6 +237,9 @@ def frame_for(signature: Signature) -> LogFrame | None:
     text = text_for(signature.frame)
     if text is None:
         return None
+    if text.endswith("/"):
+        text += IN_FOLDERS.get(text, "nvidia/model.py:forward")
+        text = f"vllm/v1/{text}" if text.startswith("spec_decode/") else text
     path, _, function = text.strip().rpartition(":") if ":" in text else (text.strip(), "", "")
     if not path or not path.endswith(".py"):
         path, function = ("vllm/models/deepseek_v4/nvidia/model.py", text) if not path else (f"{path}.py", function)

@@ -57,6 +57,12 @@ CONFIG_STACKS = {
 def fail(writer: Writer, error: LogError) -> None:
     """Adds the failure to what was written so far."""
     writer.wait(2)
+    if not error.kind and error.fatal and error.stage.order > Stage.ENGINE_CONFIG.order:
+        aborted(writer, error)
+        return
+    if error.message.startswith("Timed out waiting for engine core"):
+        server_gives_up(writer, error.said)
+        return
     PRINTED[error.stage](writer, error)
 
 
@@ -104,6 +110,9 @@ def configuring(writer: Writer, error: LogError) -> None:
 def constructing(writer: Writer, error: LogError) -> None:
     launch = writer.launch
     stack = [*loading(launch), *frames(launch, "loader_model", "loader_create", "model_init", "causal_init")]
+    if of_draft(error):
+        from_start(writer, error, loading_draft(launch))
+        return
     inner = ["layers_init", "layer_made", "layer_moe" if "moe" in error.message.lower() else "layer_init"]
     own = any(frame.path.startswith("vllm/v1/") for frame in error.frames[:1])
     from_start(writer, error, [*loading(launch)] if own else [*stack, *frames(launch, *inner)])
@@ -111,8 +120,20 @@ def constructing(writer: Writer, error: LogError) -> None:
 
 def reading(writer: Writer, error: LogError) -> None:
     launch = writer.launch
+    if of_draft(error):
+        from_start(writer, error, (*loading_draft(launch), *frames(launch, "loader_weights", "default_weights")))
+        return
     stack = [*loading(launch), *frames(launch, "loader_weights", "default_weights", "causal_weights")]
     from_start(writer, error, stack)
+
+
+def of_draft(error: LogError) -> bool:
+    """True for what the draft model's own code says: the main model is loaded by then."""
+    return any(re.search(r"[/_](mtp|dspark)\b|/spec_decode/", frame.path) for frame in error.frames)
+
+
+def loading_draft(launch: Launch) -> tuple[LogFrame, ...]:
+    return frames(launch, "worker_load", "runner_draft_v2" if launch.second_runner else "runner_draft", "traced")
 
 
 def loading(launch: Launch) -> tuple[LogFrame, ...]:
@@ -163,14 +184,14 @@ def engine_gives_up(writer: Writer, last: tuple[LogFrame, ...], said: str) -> No
         writer.raw(engine, f"Process {engine}:\n{traceback(again, said)}")
 
 
-def server_gives_up(writer: Writer) -> None:
+def server_gives_up(writer: Writer, said: str = "") -> None:
     launch = writer.launch
     writer.wait(2)
     kind = "client_kind_dp" if len(launch.engines) > 1 else "client_kind"
     stack = frames(launch, "from_config", "llm_from_config", "llm_made", "traced", kind, "traced", "client_made")
     last = frames(launch, "client_launch", EXIT, "launch", "startup")
-    said = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
-    writer.raw(API, traceback((*serve_stack(launch), *stack, *last), said))
+    failed = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
+    writer.raw(API, traceback((*serve_stack(launch), *stack, *last), said or failed))
     if launch.workers:
         warning = (
             f"UserWarning: resource_tracker: There appear to be {len(launch.workers)} leaked shared_memory objects"
@@ -250,7 +271,10 @@ def running(writer: Writer, error: LogError) -> None:
     model = (*CALL, *frames(launch, "causal_forward"), *CALL, *frames(launch, "model_forward"), *CALL)
     stack = (*frames(launch, NO_GRAD, "worker_execute", NO_GRAD, *names), *model, *frames(launch, "layer_forward"))
     head = frames(launch, "engine_loop", "busy_loop", "engine_step", "step")
-    if launch.workers:
+    if error.message.startswith("RPC call to"):
+        # The workers hang: the engine alone says so.
+        last, said = (*head, *frames(launch, "rpc")), error.said
+    elif launch.workers:
         workers_say(writer, error, stack)
         writer.wait(1)
         last, said = (*head, *answer(launch)), worker_failed(error)
@@ -277,6 +301,20 @@ def running(writer: Writer, error: LogError) -> None:
         writer.raw(engine, f"Process {engine}:\n{traceback(again, said)}")
     writer.raw(API, "INFO:     Shutting down\nINFO:     Waiting for application shutdown.")
     writer.raw(API, "INFO:     Application shutdown complete.\nINFO:     Finished server process [1]")
+
+
+def aborted(writer: Writer, error: LogError) -> None:
+    """Native code ends a worker's process: its own line, and what the engine sees of it."""
+    launch = writer.launch
+    writer.raw(launch.runners[0], error.said)
+    writer.wait(1)
+    if launch.workers:
+        text = "Worker proc VllmWorker-0 died unexpectedly, shutting down executor."
+        writer.log(launch.engines[0], "worker_died", text, "ERROR")
+    if error.stage.order >= Stage.RUNTIME.order:
+        writer.raw(API, "INFO:     Shutting down\nINFO:     Waiting for application shutdown.")
+        return
+    server_gives_up(writer)
 
 
 PRINTED = {

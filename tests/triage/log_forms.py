@@ -163,7 +163,9 @@ def key_line(error: LogError) -> str:
     """The line of a failure that is its own: the first of the exception, for pydantic the validator's."""
     lines = error.said.split("\n")
     if error.short_kind == "ValidationError":
-        return next((line.strip() for line in lines[1:] if line.strip()), lines[0])
+        # The line of a field's name alone is a word that other lines have too.
+        said = [line.strip() for line in lines[1:] if " " in line.strip()]
+        return next(iter(said), lines[0])
     return lines[0]
 
 
@@ -171,8 +173,7 @@ def root_entry(writer: Writer, error: LogError | None) -> Entry | None:
     """The first entry that shows the failure."""
     if error is None:
         return None
-    key = key_line(error)
-    return next((entry for entry in writer.entries if key in entry.text), None)
+    return next((entry for entry in writer.entries if error.said in entry.text), None)
 
 
 def last_frames(writer: Writer, error: LogError | None, *, prefixed: bool) -> list[str]:
@@ -181,10 +182,10 @@ def last_frames(writer: Writer, error: LogError | None, *, prefixed: bool) -> li
         return [line.text for line in physical(writer)][-PASTED:]
     decorated = writer.launch.decorated
     lines = rendered(entry, decorated=decorated) if prefixed else entry.text.split("\n")
-    key = key_line(error)
-    place = next(number for number, line in enumerate(lines) if key in line)
-    end = place + len(error.said.split("\n"))
-    return [line.rstrip("\r") for line in lines[max(0, end - max(PASTED, len(error.said.split("\n")) + 4)) : end]]
+    said = error.said.split("\n")
+    place = next(number for number, line in enumerate(lines) if said[0] in line)
+    end = place + len(said)
+    return [line.rstrip("\r") for line in lines[max(0, end - max(PASTED, len(said) + 4)) : end]]
 
 
 def paste(writer: Writer, error: LogError | None, choice: random.Random) -> str:
@@ -212,6 +213,17 @@ def issue(report: Callable[[Launch, str], str]) -> Shown:
     return shown
 
 
+def text_in_form(text: str, launch: Launch, form: str) -> str:
+    """A log that is there as text, through a log driver, pasted behind a sentence, or in a bug report."""
+    lines = text.rstrip("\n").split("\n")
+    if form == "docker":
+        return text_of(f"vllm-1  | {stamp(number / 10, number)} {line}" for number, line in enumerate(lines))
+    if form == "paste":
+        return text_of([f"vLLM {launch.version} on {launch.gpu_count}x {launch.gpu_name} stops, any idea?", "", *lines])
+    return english_report(launch, text) if form == "github-issue" else text_of(lines)
+
+
+TEXT_FORMS = ("plain", "docker", "paste")
 BY_NAME: dict[str, Shown] = {
     "plain": plain,
     "docker": docker,

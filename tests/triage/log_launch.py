@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 from dsv4check.report.model import Report
@@ -31,7 +32,7 @@ GPU_NAMES: Mapping[str, str] = {
     "MI300X": "AMD Instinct MI300X",
     "MI355X": "AMD Instinct MI355X",
 }
-MOST_RANKS = 16
+MOST_RANKS = 8
 """Logs of larger launches show this many ranks: what is behind them says nothing new."""
 
 
@@ -41,6 +42,8 @@ class Launch:
 
     source: Mapping[str, Any]
     report: Report = field(repr=False)
+    ranks: int = MOST_RANKS
+    """Ranks that the log shows."""
 
     @cached_property
     def version(self) -> str:
@@ -74,7 +77,7 @@ class Launch:
 
     @cached_property
     def engines(self) -> tuple[str, ...]:
-        data = min(self.size("data_parallel_size"), MOST_RANKS)
+        data = min(self.size("data_parallel_size"), self.ranks)
         return ("EngineCore",) if data == 1 else tuple(f"EngineCore_DP{rank}" for rank in range(data))
 
     @cached_property
@@ -86,7 +89,9 @@ class Launch:
             return ()
         expert = bool(self.flag("enable_expert_parallel"))
         names = []
-        for rank in range(min(data * pipeline * tensor, MOST_RANKS)):
+        # The log of one node shows the ranks that run on it.
+        here = self.hosted if self.size("nnodes") > 1 else self.ranks
+        for rank in range(min(data * pipeline * tensor, self.ranks, here)):
             name = "Worker"
             name += f"_DP{rank // (pipeline * tensor)}" if data > 1 else ""
             name += f"_PP{rank // tensor % pipeline}" if pipeline > 1 else ""
@@ -121,6 +126,11 @@ class Launch:
         return self.report.deployment.hardware.gpus_per_node or int(self.source.get("gpus") or len(self.runners))
 
     @cached_property
+    def hosted(self) -> int:
+        """GPUs of one node."""
+        return self.report.deployment.hardware.gpus_per_node or int(self.source.get("gpus") or MOST_RANKS)
+
+    @cached_property
     def memory_gib(self) -> float:
         memory = self.report.deployment.hardware.memory_mib
         return round((memory or 143771) * 0.9957 / 1024, 2)
@@ -139,5 +149,12 @@ class Launch:
         return [str(word) for word in args]
 
 
-def checked(launch: Mapping[str, Any]) -> Launch:
-    return Launch(launch, run_launch(launch))
+def checked(launch: Mapping[str, Any], ranks: int = MOST_RANKS) -> Launch:
+    """The launch with the checker's report; one that was checked before is not checked again."""
+    text = json.dumps(launch, sort_keys=True, default=str)
+    return Launch(json.loads(text), _report(text), ranks)
+
+
+@cache
+def _report(text: str) -> Report:
+    return run_launch(json.loads(text))

@@ -21,6 +21,8 @@ class LogError:
     """The last frames of the traceback, behind those that every failure of the stage has."""
     level: str = "ERROR"
     """``WARNING`` or ``INFO`` for a line of a launch that goes on."""
+    survived: bool = False
+    """True for an error of one request, after which the server goes on."""
 
     @property
     def said(self) -> str:
@@ -37,7 +39,7 @@ class LogError:
 
     @property
     def fatal(self) -> bool:
-        return self.level == "ERROR"
+        return self.level == "ERROR" and not self.survived
 
 
 @dataclass(frozen=True, slots=True)

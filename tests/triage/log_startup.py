@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from dsv4check.problems import Stage
 from tests.triage.log_args import engine_config, graph_mode, max_length, non_default_args
 from tests.triage.log_launch import Launch
@@ -66,8 +68,9 @@ def engines(writer: Writer) -> None:
     for engine in launch.engines:
         writer.log(engine, "engine", text)
     writer.wait(9)
-    world = launch.size("tensor_parallel_size") * launch.size("pipeline_parallel_size")
-    for rank, process in enumerate(launch.runners):
+    sizes = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+    world = math.prod(launch.size(name) for name in sizes)
+    for rank, process in enumerate(launch.runners[: launch.hosted]):
         text = f"world_size={world} rank={rank} local_rank={rank} distributed_init_method=tcp://127.0.0.1:41797"
         writer.log(process, "distributed", f"{text} backend=nccl")
     if len(launch.runners) > 1:
