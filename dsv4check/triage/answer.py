@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+from enum import Enum, StrEnum, auto
 
 from dsv4check.engine.rule import Rule
 from dsv4check.records import dataclass
@@ -32,6 +32,32 @@ class Sureness(StrEnum):
     """Other causes show the same text, or only the launch (not the text) points to it."""
 
 
+class Standing(Enum):
+    """What the launch that a log states says about a rule whose text was found."""
+
+    FOUND = auto()
+    """The checker finds the hazard in it."""
+    LOG_ONLY = auto()
+    """The rule is about what no launch shows."""
+    PLAUSIBLE = auto()
+    """It holds if what the log leaves open is as in one of the rule's examples."""
+    OPEN = auto()
+    """The log states too little to say."""
+    UNCONFIRMED = auto()
+    """The checker does not find it, nor with anything tried for what is not known."""
+    NOT_FOUND = auto()
+    """The checker knows the whole launch and does not find it."""
+    OTHER_RELEASE = auto()
+    """The rule is about other releases."""
+    REFUTED = auto()
+    """The rule is about another GPU or package version."""
+
+    @property
+    def contradicts(self) -> bool:
+        """True when it speaks against the rule."""
+        return self in (Standing.UNCONFIRMED, Standing.NOT_FOUND, Standing.OTHER_RELEASE, Standing.REFUTED)
+
+
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """One reason for or against a candidate."""
@@ -58,6 +84,8 @@ class Candidate:
     """What to do on the machine; where there is no finding also the rule's fixes in words, which were not checked."""
     fixed_in: str | None = None
     """First release in which the hazard is gone, where one is known."""
+    standing: Standing = Standing.OPEN
+    """What the launch that the log states says about the rule."""
     needed: tuple[str, ...] = ()
     """What would make this candidate sure or rule it out, one sentence each."""
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dsv4check.triage.answer import Candidate, Evidence, Sureness
+from dsv4check.triage.answer import Candidate, Evidence
 
 
 def ruled_out(item: Candidate) -> Evidence | None:
     """Why the launch speaks against a candidate; None where it does not, or is not known well enough."""
-    if item.sureness is not Sureness.POSSIBLE or item.finding is not None or item.needed:
+    if not item.standing.contradicts:
         return None
     return next((evidence for evidence in item.evidence if not evidence.supports), None)
 

@@ -8,7 +8,6 @@ what the checker finds.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import Enum, auto
 from typing import Final, assert_never
 
 from dsv4check.engine.edits import edits_text
@@ -16,38 +15,11 @@ from dsv4check.engine.rule import Certainty, FoundIn, Rule, Severity
 from dsv4check.problems import Stage
 from dsv4check.records import dataclass
 from dsv4check.report.model import Finding
-from dsv4check.triage.answer import Candidate, Evidence, Sureness
+from dsv4check.triage.answer import Candidate, Evidence, Standing, Sureness
 from dsv4check.triage.hypotheses import can_be_tried, fitting_hypothesis
 from dsv4check.triage.known import KnownLaunch
 from dsv4check.triage.matching import TextMatch
 from dsv4check.triage.records import ErrorEvent, Milestone
-
-
-class Standing(Enum):
-    """What the launch that a log states says about a rule whose text was found."""
-
-    FOUND = auto()
-    """The checker finds the hazard in it."""
-    LOG_ONLY = auto()
-    """The rule is about what no launch shows."""
-    PLAUSIBLE = auto()
-    """It holds if what the log leaves open is as in one of the rule's examples."""
-    OPEN = auto()
-    """The log states too little to say."""
-    UNCONFIRMED = auto()
-    """The checker does not find it, nor with anything tried for what is not known."""
-    NOT_FOUND = auto()
-    """The checker knows the whole launch and does not find it."""
-    OTHER_RELEASE = auto()
-    """The rule is about other releases."""
-    REFUTED = auto()
-    """The rule is about another GPU or package version."""
-
-    @property
-    def contradicts(self) -> bool:
-        """True when it speaks against the rule."""
-        return self in (Standing.UNCONFIRMED, Standing.NOT_FOUND, Standing.OTHER_RELEASE, Standing.REFUTED)
-
 
 _WEIGHT: Final = {
     Standing.FOUND: 80.0,
@@ -59,6 +31,7 @@ _WEIGHT: Final = {
     Standing.OTHER_RELEASE: -80.0,
     Standing.REFUTED: -80.0,
 }
+_REFUTING: Final = frozenset({Standing.OTHER_RELEASE, Standing.REFUTED})
 _SUPPORTING: Final = frozenset({Standing.FOUND, Standing.LOG_ONLY, Standing.PLAUSIBLE})
 _LETTER: Final = 0.4
 _MOST_LETTERS: Final = 60
@@ -94,6 +67,11 @@ def rank_candidates(
         (_weigh(match, launch, milestone) for match in found), key=lambda item: (-item.score, item.rule.id)
     )
     return tuple(_candidate(item, weighed, launch) for item in weighed[:_MOST])
+
+
+def refuted(candidates: Sequence[Candidate]) -> bool:
+    """True when the log's release, GPU or packages speak against every candidate: then none of them explains it."""
+    return bool(candidates) and all(item.standing in _REFUTING for item in candidates)
 
 
 def _quoted(error: ErrorEvent, launch: KnownLaunch, known: set[str]) -> list[TextMatch]:
@@ -211,28 +189,32 @@ def _candidate(item: _Weighed, ranked: Sequence[_Weighed], launch: KnownLaunch) 
     rule, finding = item.rule, item.finding
     return Candidate(
         rule=rule,
-        sureness=_sureness(item, ranked),
+        sureness=_sureness(item, ranked, launch),
         evidence=item.evidence,
         finding=finding,
         message=finding.message if finding is not None else rule.summary,
         remedies=rule.advice
         if finding is not None
         else (*rule.advice, *(edits_text(fix["edits"]) for fix in rule.fixes)),
-        fixed_in=first_release_with_fix(rule, launch),
+        # Checked on the launch for the likeliest cause alone: that checks it on every later release.
+        fixed_in=first_release_with_fix(rule, launch if item is ranked[0] else None),
         needed=item.needed,
+        standing=item.standing,
     )
 
 
-def _sureness(item: _Weighed, ranked: Sequence[_Weighed]) -> Sureness:
+def _sureness(item: _Weighed, ranked: Sequence[_Weighed], launch: KnownLaunch) -> Sureness:
     rivals = [other for other in ranked if other is not item and not other.standing.contradicts]
     match item.standing:
         case Standing.FOUND:
             first = not any(other.standing is Standing.FOUND and other.score > item.score for other in rivals)
-            return Sureness.CERTAIN if first and item.rule.certainty is not Certainty.REPORTED else Sureness.LIKELY
+            sure = first and launch.flags_known and item.rule.certainty is not Certainty.REPORTED
+            return Sureness.CERTAIN if sure else Sureness.LIKELY
         case Standing.LOG_ONLY:
             return Sureness.LIKELY if rivals else Sureness.CERTAIN
         case Standing.PLAUSIBLE | Standing.OPEN:
-            return Sureness.POSSIBLE if rivals else Sureness.LIKELY
+            alone = not rivals and item.rule.certainty is not Certainty.REPORTED
+            return Sureness.LIKELY if alone else Sureness.POSSIBLE
         case Standing.UNCONFIRMED | Standing.NOT_FOUND | Standing.OTHER_RELEASE | Standing.REFUTED:
             return Sureness.POSSIBLE
         case _:

@@ -18,7 +18,8 @@ from dsv4check.request import Request
 from dsv4check.triage.agreement import disagreements
 from dsv4check.triage.answer import Candidate, Outcome, TriageReport
 from dsv4check.triage.apart import told_apart
-from dsv4check.triage.candidates import rank_candidates
+from dsv4check.triage.candidates import rank_candidates, refuted
+from dsv4check.triage.foreign import foreign, rules_for_foreign
 from dsv4check.triage.known import KnownLaunch
 from dsv4check.triage.matching import rules_for_event, rules_for_lines
 from dsv4check.triage.milestones import stage_reached
@@ -60,11 +61,13 @@ def diagnose(
     milestone = stage_reached(run, error)
     stated = said.over(read_stated(reading, run))
     launch, notes = _launch(stated, rules, said.model_config)
-    candidates = _candidates(run, causes, rules, launch, milestone)
+    other = foreign(stated, error)
+    known = rules_for_foreign(rules) if other else rules
+    candidates = _candidates(run, causes, known, launch, milestone)
     if candidates and not milestone.shown:
         # Better than a guess: where the likeliest cause shows.
         milestone = replace(milestone, stage=_stage(candidates[0]))
-    outcome = Outcome.EXPLAINED if candidates else Outcome.UNKNOWN
+    outcome = Outcome.EXPLAINED if candidates and not refuted(candidates) else Outcome.UNKNOWN
     if error is None:
         outcome = Outcome.NO_ERROR
     return TriageReport(
@@ -77,12 +80,18 @@ def diagnose(
         error=error,
         later=tuple(item for item in causes if item is not error and not item.consequence),
         candidates=candidates,
-        nearest=nearest_rules(error, milestone.stage, rules) if outcome is Outcome.UNKNOWN and error else (),
+        nearest=nearest_rules(error, milestone.stage, known) if outcome is Outcome.UNKNOWN and error else (),
         report=launch.report,
         command=format_command(masked_command(launch.report.deployment.command)) if launch.report is not None else "",
         apart=told_apart(candidates),
         missing=stated.missing,
-        notes=(*reading.notes, *notes, *_doubts(launch, stated, milestone), *_other_runs(reading, number)),
+        notes=(
+            *([other] if other else ()),
+            *reading.notes,
+            *notes,
+            *_doubts(launch, stated, milestone),
+            *_other_runs(reading, number),
+        ),
     )
 
 

@@ -11,7 +11,7 @@ from dsv4check.releases.facts import known_releases
 from dsv4check.triage.known import KnownLaunch
 
 
-def first_release_with_fix(rule: Rule, launch: KnownLaunch) -> str | None:
+def first_release_with_fix(rule: Rule, launch: KnownLaunch | None) -> str | None:
     """The release that the rule names as fixed, else the first one behind the launch's that it is not about.
 
     None where the rule holds in every later release, or is not about releases. With a launch that was checked, a
@@ -19,7 +19,7 @@ def first_release_with_fix(rule: Rule, launch: KnownLaunch) -> str | None:
     """
     if rule.found_in is FoundIn.LOG:
         return None
-    if launch.finding(rule) is not None and launch.recheck is not None:
+    if launch is not None and launch.finding(rule) is not None and launch.recheck is not None:
         return _checked(rule, launch)
     if rule.fixed_in is not None:
         return rule.fixed_in

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from dsv4check.engine.rule import Rule
-from dsv4check.engine.signature import Signature
+from dsv4check.engine.signature import Signature, compiled
 from dsv4check.records import dataclass
 from dsv4check.triage.records import ErrorEvent, LogLine, Run
 
@@ -26,14 +26,14 @@ class TextMatch:
     line: LogLine
     """Where in the log."""
     specificity: int
-    """Letters that the signature asks for, those of the frame included: the more, the less it may be a coincidence."""
+    """Letters of the log that the signature asks for: the more, the less it may be a coincidence."""
 
 
 def rules_for_event(event: ErrorEvent, rules: Iterable[Rule]) -> list[TextMatch]:
     """The rules with a signature in an error, each once with its most specific one; most specific first."""
     said, places = event.said[:_MAX_SAID], event.places
     return _best(
-        TextMatch(rule, signature, event.line, specificity(signature))
+        TextMatch(rule, signature, event.line, specificity(signature, said))
         for rule in rules
         for signature in rule.signatures
         if signature.matches(said, places)
@@ -48,16 +48,19 @@ def rules_for_lines(run: Run, rules: Iterable[Rule]) -> list[TextMatch]:
         if line.level in _SAYING_NOTHING:
             continue
         text = line.text[:_MAX_SAID]
-        found += [TextMatch(rule, item, line, specificity(item)) for rule, item in patterns if item.matches_text(text)]
+        found += [
+            TextMatch(rule, item, line, specificity(item, text)) for rule, item in patterns if item.matches_text(text)
+        ]
     return _best(found)
 
 
 _SAYING_NOTHING: Final = frozenset({"DEBUG"})
 
 
-def specificity(signature: Signature) -> int:
-    """Letters that a signature asks for."""
-    return sum(len(_NO_LITERAL.sub("", text)) for text in (signature.text, signature.frame))
+def specificity(signature: Signature, said: str) -> int:
+    """Letters that a signature asks for and finds: of several alternatives only the one that is there counts."""
+    found = compiled(signature.text).search(said) if signature.text else None
+    return min(len(_NO_LITERAL.sub("", signature.text)), len(found.group()) if found is not None else 0)
 
 
 def _best(found: Iterable[TextMatch]) -> list[TextMatch]:
