@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from dsv4check.inputs.gpu import resolve_gpu
 from dsv4check.inputs.packages import parse_packages, pinned_versions
 from dsv4check.inputs.vllm_version import resolve_vllm
 from dsv4check.releases.facts import load_facts
-from dsv4check.report.model import Report, Verdict
+from dsv4check.report.model import Finding, Report, Verdict
 from dsv4check.request import Request, build_deployment
 from dsv4check.resolution import NotEvaluated, Resolution
 from dsv4check.resolve.resolver import resolve
@@ -114,11 +114,18 @@ def read_request(
     )
 
 
-def check_request(request: Request, rules: tuple[Rule, ...], *, fixes: bool = True, brief: bool = False) -> Report:
+def check_request(
+    request: Request,
+    rules: tuple[Rule, ...],
+    *,
+    fixes: bool = True,
+    brief: bool = False,
+    wanted: Callable[[Finding], bool] | None = None,
+) -> Report:
     """Check a request with the given rules.
 
-    ``brief``: one fix is enough for a finding, and notes need none. Raises InputError when the request cannot be put
-    together.
+    ``brief``: one fix is enough for a finding, and notes need none. ``wanted``: says of a finding whether fixes are
+    looked for (None: always). Raises InputError when the request cannot be put together.
     """
     start, resolution, open_questions = _evaluate(request, rules)
     findings = tuple(match.finding for match in start.matches)
@@ -127,7 +134,7 @@ def check_request(request: Request, rules: tuple[Rule, ...], *, fixes: bool = Tr
         from dsv4check.engine.fixes import FixSearch
 
         bounds = {"most": 1, "least": Severity.WARNING.rank} if brief else {}
-        findings = FixSearch(start, lambda edited: _evaluate(edited, rules)[0], **bounds).complete()
+        findings = FixSearch(start, lambda edited: _evaluate(edited, rules)[0], wanted=wanted, **bounds).complete()
     severities = {finding.severity for finding in findings}
     verdict = Verdict.PASS
     if Severity.ERROR in severities:
