@@ -158,7 +158,7 @@ def check_request(
 def _evaluate(request: Request, rules: tuple[Rule, ...]) -> tuple[Checked, Resolution, list[NotEvaluated]]:
     """Resolve and match; for a development build, on every release its code may resemble."""
     checked, resolution, open_questions = _evaluate_release(request, rules)
-    if request.vllm.kind == "unstated":
+    if request.vllm.may_be_any:
         common = _on_any_release(request, rules, checked)
         return common, resolution, [*open_questions, *_disagreements(common, [checked])]
     brackets = request.vllm.brackets if request.vllm.kind == "development" else ()
@@ -219,8 +219,10 @@ def _disagreements(common: Checked, around: list[Checked]) -> list[NotEvaluated]
                 by_rule.setdefault(match.rule.id, (match, set()))[1].add(checked.deployment.vllm.release)
     build = common.deployment.vllm
     where, how = f" around {build.version}", "look at the installed build itself (`dsv4check doctor`)"
+    if build.may_be_any:
+        where = ""
     if build.kind == "unstated":
-        where, how = "", "state the vLLM version"
+        how = "state the vLLM version"
     return [
         NotEvaluated(
             f"{rule_id} {match.rule.name}",
