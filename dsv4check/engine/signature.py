@@ -37,15 +37,19 @@ class Signature:
 def signature_from_record(item: Any) -> Signature:
     """A signature of a rule file: a text, or a mapping with ``text`` and ``frame``.
 
-    Raises ValueError for anything else.
+    Raises ValueError for anything else, and for one that any error would match.
 
     The expressions are compiled when they are first searched with: a check of a launch never needs them.
     """
     if isinstance(item, str):
-        return Signature(item)
-    if not isinstance(item, dict) or not item or set(item) - _KEYS:
+        signature = Signature(item)
+    elif isinstance(item, dict) and not set(item) - _KEYS:
+        signature = Signature(str(item.get("text") or ""), str(item.get("frame") or ""))
+    else:
         raise ValueError(f"a signature is a text or a mapping with text and frame, not {item!r}")
-    return Signature(str(item.get("text", "")), str(item.get("frame", "")))
+    if not signature.text and not signature.frame:
+        raise ValueError(f"a signature needs a text or a frame, not {item!r}")
+    return signature
 
 
 def check_signature(signature: Signature) -> None:

@@ -43,6 +43,8 @@ def triage(
     ``said`` is what the user says about the launch; it wins over the log. ``run_number``: which start in the log,
     1-based; by default the last one that shows an error. Raises InputError for what cannot be read.
     """
+    # A log may be long: what is wrong with the options is said before.
+    said.check()
     return diagnose(read_logs(names, stdin=stdin, progress=progress), rules, said, run_number)
 
 
@@ -58,7 +60,7 @@ def diagnose(
     milestone = stage_reached(run, error)
     stated = said.over(read_stated(reading, run))
     matches = _matches(run, causes, rules)
-    launch, notes = _launch(stated, rules, said.model_config, matches)
+    launch, notes = _launch(stated, rules, said, matches)
     candidates = _candidates(matches, launch, milestone)
     outcome = Outcome.EXPLAINED if candidates else Outcome.UNKNOWN
     if error is None:
@@ -124,10 +126,13 @@ def _candidates(
 def _launch(
     stated: Stated,
     rules: tuple[Rule, ...],
-    model_config: str | None,
+    said: SaidByUser,
     matches: Sequence[tuple[ErrorEvent | None, list[TextMatch]]],
 ) -> tuple[KnownLaunch, list[str]]:
-    """What is known about the launch; notes say why it could not be checked."""
+    """What is known about the launch; notes say why it could not be checked.
+
+    Raises InputError where that is the fault of a model that the user named.
+    """
     told = {match.rule.id for _error, found in matches for match in found}
 
     def may_be_told(finding: Finding) -> bool:
@@ -139,9 +144,12 @@ def _launch(
     report: Report | None = None
     request: Request | None = None
     try:
-        request = to_request(stated, model_config=model_config)
+        request = to_request(stated, model_config=said.model_config)
         report = check_request(request, rules, wanted=may_be_told)
     except InputError as error:
+        option = "--model-config" if said.model_config else "--model" if said.model else None
+        if request is not None and option is not None:
+            raise InputError(f"{option}: {error}") from None
         notes.append(f"the launch was not checked: {error}")
         request = None
     hardware = request.hardware if request is not None else stated_hardware(stated)
