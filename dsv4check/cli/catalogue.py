@@ -109,6 +109,7 @@ def _record(rule: Any) -> dict[str, Any]:
 
 def _explanation(rule: Any) -> list[Block]:
     from dsv4check.engine.edits import edits_text
+    from dsv4check.engine.rule import FoundIn
 
     blocks: list[Block] = [
         Heading(f"{rule.id} {rule.name}"),
@@ -121,6 +122,7 @@ def _explanation(rule: Any) -> list[Block]:
                     ("Severity", rule.severity.value),
                     ("Certainty", rule.certainty.value),
                     ("Stage", rule.stage.value),
+                    ("Found in", "logs alone: no launch shows it" if rule.found_in is FoundIn.LOG else ""),
                     (
                         "vLLM",
                         rule.vllm
@@ -148,8 +150,14 @@ def _explanation(rule: Any) -> list[Block]:
     if rule.signatures:
         blocks.append(Heading("In a log"))
         blocks += [Paragraph(_in_words(item), verbatim=True) for item in rule.signatures]
-    blocks.append(Heading("Fixes tried"))
-    blocks += [Paragraph(f"- {edits_text(fix['edits'])}") for fix in rule.fixes] or [Paragraph(rule.no_fix or "none")]
+    if rule.advice:
+        blocks.append(Heading("What to do on the machine"))
+        blocks += [Paragraph(f"- {text}") for text in rule.advice]
+    if rule.fixes or rule.no_fix or not rule.advice:
+        blocks.append(Heading("Fixes tried"))
+        blocks += [Paragraph(f"- {edits_text(fix['edits'])}") for fix in rule.fixes] or [
+            Paragraph(rule.no_fix or "none")
+        ]
     blocks.append(Heading("How it is known"))
     blocks += [Paragraph(", ".join(f"{key}: {value}" for key, value in item.items())) for item in rule.verified]
     return blocks

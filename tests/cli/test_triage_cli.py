@@ -367,7 +367,8 @@ def test_a_reader_that_leaves_is_no_error(log: Path) -> None:
     command = [sys.executable, "-m", "dsv4check", "triage", str(log)]
     done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
     os.close(write)
-    assert (done.returncode, done.stderr) == (2, "")
+    assert done.returncode in (1, 2)
+    assert done.stderr == ""
 
 
 def test_help(run: Run) -> None:
