@@ -14,14 +14,32 @@ if TYPE_CHECKING:
     from dsv4check.api import check
     from dsv4check.errors import InputError
     from dsv4check.report.model import Edit, Finding, Fix, Report, Verdict
+    from dsv4check.triage.answer import Candidate, Outcome, Sureness, TriageReport
+    from dsv4check.triage.api import triage_logs
 
 __version__ = "0.1.0"
 
-__all__ = ["Edit", "Finding", "Fix", "InputError", "Report", "Verdict", "__version__", "check"]
+__all__ = [
+    "Candidate",
+    "Edit",
+    "Finding",
+    "Fix",
+    "InputError",
+    "Outcome",
+    "Report",
+    "Sureness",
+    "TriageReport",
+    "Verdict",
+    "__version__",
+    "check",
+    "triage_logs",
+]
 
 _HOMES = {
     "check": "dsv4check.api",
     "InputError": "dsv4check.errors",
+    "triage_logs": "dsv4check.triage.api",
+    **dict.fromkeys(("Candidate", "Outcome", "Sureness", "TriageReport"), "dsv4check.triage.answer"),
     **dict.fromkeys(("Edit", "Finding", "Fix", "Report", "Verdict"), "dsv4check.report.model"),
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from dsv4check.inputs.gpu import resolve_gpu
 from dsv4check.inputs.packages import parse_packages, pinned_versions
 from dsv4check.inputs.vllm_version import resolve_vllm
 from dsv4check.releases.facts import load_facts
-from dsv4check.report.model import Report, Verdict
+from dsv4check.report.model import Finding, Report, Verdict
 from dsv4check.request import Request, build_deployment
 from dsv4check.resolution import NotEvaluated, Resolution
 from dsv4check.resolve.resolver import resolve
@@ -114,11 +114,18 @@ def read_request(
     )
 
 
-def check_request(request: Request, rules: tuple[Rule, ...], *, fixes: bool = True, brief: bool = False) -> Report:
+def check_request(
+    request: Request,
+    rules: tuple[Rule, ...],
+    *,
+    fixes: bool = True,
+    brief: bool = False,
+    wanted: Callable[[Finding], bool] | None = None,
+) -> Report:
     """Check a request with the given rules.
 
-    ``brief``: one fix is enough for a finding, and notes need none. Raises InputError when the request cannot be put
-    together.
+    ``brief``: one fix is enough for a finding, and notes need none. ``wanted``: says of a finding whether fixes are
+    looked for (None: always). Raises InputError when the request cannot be put together.
     """
     start, resolution, open_questions = _evaluate(request, rules)
     findings = tuple(match.finding for match in start.matches)
@@ -127,7 +134,7 @@ def check_request(request: Request, rules: tuple[Rule, ...], *, fixes: bool = Tr
         from dsv4check.engine.fixes import FixSearch
 
         bounds = {"most": 1, "least": Severity.WARNING.rank} if brief else {}
-        findings = FixSearch(start, lambda edited: _evaluate(edited, rules)[0], **bounds).complete()
+        findings = FixSearch(start, lambda edited: _evaluate(edited, rules)[0], wanted=wanted, **bounds).complete()
     severities = {finding.severity for finding in findings}
     verdict = Verdict.PASS
     if Severity.ERROR in severities:
@@ -151,7 +158,7 @@ def check_request(request: Request, rules: tuple[Rule, ...], *, fixes: bool = Tr
 def _evaluate(request: Request, rules: tuple[Rule, ...]) -> tuple[Checked, Resolution, list[NotEvaluated]]:
     """Resolve and match; for a development build, on every release its code may resemble."""
     checked, resolution, open_questions = _evaluate_release(request, rules)
-    if request.vllm.kind == "unstated":
+    if request.vllm.may_be_any:
         common = _on_any_release(request, rules, checked)
         return common, resolution, [*open_questions, *_disagreements(common, [checked])]
     brackets = request.vllm.brackets if request.vllm.kind == "development" else ()
@@ -212,8 +219,10 @@ def _disagreements(common: Checked, around: list[Checked]) -> list[NotEvaluated]
                 by_rule.setdefault(match.rule.id, (match, set()))[1].add(checked.deployment.vllm.release)
     build = common.deployment.vllm
     where, how = f" around {build.version}", "look at the installed build itself (`dsv4check doctor`)"
+    if build.may_be_any:
+        where = ""
     if build.kind == "unstated":
-        where, how = "", "state the vLLM version"
+        how = "state the vLLM version"
     return [
         NotEvaluated(
             f"{rule_id} {match.rule.name}",

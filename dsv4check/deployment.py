@@ -158,6 +158,11 @@ class VllmBuild:
     note: str = ""
     """Said in the report when the choice was not the user's (default, unknown release)."""
 
+    @property
+    def may_be_any(self) -> bool:
+        """True when its code may be that of any release: nobody says which, or the number of the build does not."""
+        return self.kind == "unstated" or (self.dev_base is None and len(self.brackets) > 1)
+
 
 @dataclass(frozen=True, slots=True)
 class Model:

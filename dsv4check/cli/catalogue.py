@@ -122,7 +122,7 @@ def _explanation(rule: Any) -> list[Block]:
                     ("Severity", rule.severity.value),
                     ("Certainty", rule.certainty.value),
                     ("Stage", rule.stage.value),
-                    ("Found in", "a log alone" if rule.found_in is FoundIn.LOG else ""),
+                    ("Found in", "logs alone: no launch shows it" if rule.found_in is FoundIn.LOG else ""),
                     (
                         "vLLM",
                         rule.vllm

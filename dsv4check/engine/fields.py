@@ -159,10 +159,12 @@ class Fields:
         return Unknown(name, *_GPU_UNKNOWN) if value is None and undecided else value
 
     def _vllm(self, name: str, rest: str) -> Any:
-        if rest == "release":
+        build = self._deployment.vllm
+        # A number that counts all commits sorts before every release, whatever code the build holds.
+        if rest == "release" or (rest == "version" and build.kind == "development" and build.may_be_any):
             return self._resolution.release
         if rest in ("version", "kind", "dev_base", "dev_number"):
-            return getattr(self._deployment.vllm, rest)
+            return getattr(build, rest)
         raise KeyError(name)
 
     def _fact(self, _name: str, rest: str) -> Any:

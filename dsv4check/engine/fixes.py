@@ -33,22 +33,33 @@ class FixSearch:
     """Fixes for the findings of one launch; ``check`` resolves and evaluates a request without fixes.
 
     ``most``: verified fixes of one finding after which the search for it ends; ``least``: rank of the lowest severity
-    for which fixes are looked for.
+    for which fixes are looked for; ``wanted``: says of a finding whether they are.
     """
 
-    def __init__(self, start: Checked, check: Check, most: int = _MAX_FIXES, least: int = 0) -> None:
+    def __init__(
+        self,
+        start: Checked,
+        check: Check,
+        most: int = _MAX_FIXES,
+        least: int = 0,
+        wanted: Callable[[Finding], bool] | None = None,
+    ) -> None:
         self._start = start
         self._check = check
         self._most = most
         self._least = least
+        self._wanted = wanted
         self._budget = _MAX_CHECKS
 
     def complete(self) -> tuple[Finding, ...]:
         """All findings, each with its fixes."""
         return tuple(
-            self._with_fixes(match) if match.finding.severity.rank >= self._least else match.finding
+            self._with_fixes(match) if self._is_wanted(match.finding) else match.finding
             for match in self._start.matches
         )
+
+    def _is_wanted(self, finding: Finding) -> bool:
+        return finding.severity.rank >= self._least and (self._wanted is None or self._wanted(finding))
 
     def _with_fixes(self, match: Match) -> Finding:
         fixes: list[Fix] = []

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any, Final
 
+from dsv4check.engine.literal import required_literal
 from dsv4check.records import dataclass
 
 _KEYS: Final = frozenset({"text", "frame"})
@@ -24,27 +25,31 @@ class Signature:
 
     def matches_text(self, said: str) -> bool:
         """True when ``said`` alone shows it; never for a signature that needs a frame."""
-        return not self.frame and compiled(self.text).search(said) is not None
+        return not self.frame and _stands_in(self.text, said)
 
     def matches(self, said: str, frames: Iterable[str] = ()) -> bool:
         """True when the text and, where one is asked for, the frame are there."""
-        if self.text and compiled(self.text).search(said) is None:
+        if self.text and not _stands_in(self.text, said):
             return False
-        return not self.frame or any(compiled(self.frame).search(frame) for frame in frames)
+        return not self.frame or any(_stands_in(self.frame, frame) for frame in frames)
 
 
 def signature_from_record(item: Any) -> Signature:
     """A signature of a rule file: a text, or a mapping with ``text`` and ``frame``.
 
-    Raises ValueError for anything else.
+    Raises ValueError for anything else, and for one that any error would match.
 
     The expressions are compiled when they are first searched with: a check of a launch never needs them.
     """
     if isinstance(item, str):
-        return Signature(item)
-    if not isinstance(item, dict) or not item or set(item) - _KEYS:
+        signature = Signature(item)
+    elif isinstance(item, dict) and not set(item) - _KEYS:
+        signature = Signature(str(item.get("text") or ""), str(item.get("frame") or ""))
+    else:
         raise ValueError(f"a signature is a text or a mapping with text and frame, not {item!r}")
-    return Signature(str(item.get("text", "")), str(item.get("frame", "")))
+    if not signature.text and not signature.frame:
+        raise ValueError(f"a signature needs a text or a frame, not {item!r}")
+    return signature
 
 
 def check_signature(signature: Signature) -> None:
@@ -54,6 +59,11 @@ def check_signature(signature: Signature) -> None:
             compiled(text)
         except re.error as error:
             raise ValueError(f"signature {text!r}: {error}") from None
+
+
+def _stands_in(pattern: str, said: str) -> bool:
+    """True when the expression matches somewhere; it is compiled only where its plain part is there."""
+    return required_literal(pattern) in said and compiled(pattern).search(said) is not None
 
 
 @cache

@@ -19,6 +19,7 @@ from dsv4check.releases.timeline import (
     newest_release,
     parse_version,
     representative,
+    without_tags,
 )
 
 _IMAGE_TAG = re.compile(r"^(?:[\w.\-]+(?::\d+)?/)*(?P<name>[\w.\-]*vllm[\w.\-]*):(?P<tag>[\w.\-]+)(?:@\S+)?$", re.I)
@@ -108,6 +109,8 @@ def _from_version(text: str, origin: Origin, note: str) -> VllmBuild:
     parsed = parse_version(text)
     if parsed is None:
         raise InputError(f"vLLM version {text!r}: not a PEP 440 version")
+    if without_tags(text):
+        return _untagged(text, parsed, origin)
     if before_first_support(text):
         # The rule on such versions fires by the version itself; the oldest facts let the rest be read.
         early = f"{text} does not know DeepSeek-V4 at all; the facts of {FIRST_SUPPORT}, the first that does"
@@ -124,6 +127,21 @@ def _from_version(text: str, origin: Origin, note: str) -> VllmBuild:
     return VllmBuild(version, "release", release, origin, note="; ".join(notes))
 
 
+def _untagged(text: str, parsed: Version, origin: Origin) -> VllmBuild:
+    """A build from a checkout without tags: no release is known to be near."""
+    names = known_releases()[::-1]
+    note = (
+        f"{text} is a development build made without tags, so its release cannot be told from its number: judged as"
+        f" {names[0]}, the newest release known; a finding counts only where every release since {FIRST_SUPPORT} has it"
+    )
+    return VllmBuild(text, "development", names[0], origin, brackets=names, commit=_commit(parsed), note=note)
+
+
+def _commit(parsed: Version) -> str | None:
+    sha = re.search(r"(?:^|\.)g([0-9a-f]{6,40})(?:\.|$)", parsed.local or "")
+    return sha[1] if sha else None
+
+
 def _development(text: str, parsed: Version, origin: Origin) -> VllmBuild:
     """A build between releases: tag, number and commit, and the releases it may resemble."""
     base = ".".join(str(part) for part in parsed.release)
@@ -132,10 +150,6 @@ def _development(text: str, parsed: Version, origin: Origin) -> VllmBuild:
     number = parsed.dev if parsed.dev is not None else 0
     around = brackets(base, number)
     release = representative(base, number, around)
-    commit = None
-    if parsed.local:
-        sha = re.search(r"(?:^|\.)g([0-9a-f]{6,40})(?:\.|$)", parsed.local)
-        commit = sha[1] if sha else None
     if len(around) > 1:
         note = f"{text} is a development build; its code lies near {', '.join(around)}, shown as {release}"
     else:
@@ -148,6 +162,6 @@ def _development(text: str, parsed: Version, origin: Origin) -> VllmBuild:
         brackets=around,
         dev_base=base,
         dev_number=number,
-        commit=commit,
+        commit=_commit(parsed),
         note=note,
     )

@@ -66,7 +66,19 @@ def before_first_support(version: str) -> bool:
     pre-release of 0.20.0 itself, whose preview images carried unreleased code.
     """
     parsed = parse_version(version)
-    return parsed is not None and parsed.release < Version(FIRST_SUPPORT).release
+    if parsed is None or without_tags(version):
+        return False
+    return parsed.release < Version(FIRST_SUPPORT).release
+
+
+@cache
+def without_tags(version: str) -> bool:
+    """True for ``0.1.dev15830+g8d599d76a``: built from a checkout without tags, where the number counts all commits.
+
+    It tells nothing about the release. The preview images of DeepSeek-V4 carry such versions.
+    """
+    parsed = parse_version(version)
+    return parsed is not None and parsed.dev is not None and parsed.release[:2] == (0, 1)
 
 
 def neighbours(version: str) -> tuple[str | None, str | None]:

@@ -144,7 +144,9 @@ def _evidence(report: Report) -> list[dict[str, Any]]:
     build = report.deployment.vllm
     release = report.resolution.release
     how = f"facts read from vLLM {release}'s own code"
-    if build.kind == "development":
+    if build.kind == "development" and build.may_be_any:
+        how += f"; what is in {build.version} cannot be told from its number, so only what every release has is said"
+    elif build.kind == "development":
         how += f"; {build.version} lies between releases, so only what holds for {', '.join(build.brackets)} is said"
     return [{"level": "rules", "release": release, "how": how}]
 

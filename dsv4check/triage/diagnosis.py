@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import BinaryIO
 
 from dsv4check.api import check_request
-from dsv4check.engine.rule import Rule
+from dsv4check.engine.rule import Rule, Severity
 from dsv4check.errors import InputError
 from dsv4check.inputs.command import format_command
 from dsv4check.inputs.vllm_version import resolve_vllm
 from dsv4check.problems import Stage
 from dsv4check.report.masking import masked_command
-from dsv4check.report.model import Report
+from dsv4check.report.model import Finding, Report
 from dsv4check.request import Request
 from dsv4check.triage.agreement import disagreements
 from dsv4check.triage.answer import Candidate, Outcome, TriageReport
@@ -21,7 +21,7 @@ from dsv4check.triage.apart import told_apart
 from dsv4check.triage.candidates import rank_candidates, refuted
 from dsv4check.triage.foreign import foreign, rules_for_foreign
 from dsv4check.triage.known import KnownLaunch
-from dsv4check.triage.matching import rules_for_event, rules_for_lines
+from dsv4check.triage.matching import TextMatch, rules_for_event, rules_for_lines
 from dsv4check.triage.milestones import stage_reached
 from dsv4check.triage.nearest import nearest_rules
 from dsv4check.triage.reading import read_logs
@@ -46,6 +46,8 @@ def triage(
     ``said`` is what the user says about the launch; it wins over the log. ``run_number``: which start in the log,
     1-based; by default the last one that shows an error. Raises InputError for what cannot be read.
     """
+    # A log may be long: what is wrong with the options is said before.
+    said.check()
     return diagnose(read_logs(names, stdin=stdin, progress=progress), rules, said, run_number)
 
 
@@ -60,10 +62,11 @@ def diagnose(
     error = causes[0] if causes and not causes[0].survived else None
     milestone = stage_reached(run, error)
     stated = said.over(read_stated(reading, run))
-    launch, notes = _launch(stated, rules, said.model_config)
     other = foreign(stated, error)
     known = rules_for_foreign(rules) if other else rules
-    candidates = _candidates(run, causes, known, launch, milestone)
+    matches = _matches(run, causes, known)
+    launch, notes = _launch(stated, rules, said, matches)
+    candidates = _candidates(matches, launch, milestone)
     if candidates and not milestone.shown:
         # Better than a guess: where the likeliest cause shows.
         milestone = replace(milestone, stage=_stage(candidates[0]))
@@ -122,32 +125,56 @@ def _other_runs(reading: LogReading, number: int) -> list[str]:
     return [f"the log shows {len(reading.runs)} starts of vLLM; this is about number {number} (--run N for another)"]
 
 
-def _candidates(
-    run: Run, causes: Sequence[ErrorEvent], rules: tuple[Rule, ...], launch: KnownLaunch, milestone: Milestone
-) -> tuple[Candidate, ...]:
-    """Candidates for the first error that any rule knows among the real ones, else for what the lines warn of.
+def _matches(
+    run: Run, causes: Sequence[ErrorEvent], rules: tuple[Rule, ...]
+) -> list[tuple[ErrorEvent | None, list[TextMatch]]]:
+    """Rules whose text stands in the first error, else (None) in any line: the first entry that leads to a candidate.
 
-    A later error is only taken when the first one is a mere consequence: it explains nothing else.
+    A later error is never asked; the lines are where the first one is a mere consequence, which explains nothing else.
     """
     if not causes or causes[0].survived:
-        return rank_candidates(None, rules_for_lines(run, rules), launch, milestone)
+        return [(None, rules_for_lines(run, rules))]
     first = causes[0]
-    found = rank_candidates(first, rules_for_event(first, rules), launch, milestone)
-    if found or not first.consequence:
-        return found
-    return rank_candidates(None, rules_for_lines(run, rules), launch, milestone)
+    found: list[tuple[ErrorEvent | None, list[TextMatch]]] = [(first, rules_for_event(first, rules))]
+    if first.consequence:
+        found.append((None, rules_for_lines(run, rules)))
+    return found
 
 
-def _launch(stated: Stated, rules: tuple[Rule, ...], model_config: str | None) -> tuple[KnownLaunch, list[str]]:
-    """What is known about the launch; notes say why it could not be checked."""
+def _candidates(
+    matches: Sequence[tuple[ErrorEvent | None, list[TextMatch]]], launch: KnownLaunch, milestone: Milestone
+) -> tuple[Candidate, ...]:
+    ranked = (rank_candidates(error, found, launch, milestone) for error, found in matches)
+    return next((candidates for candidates in ranked if candidates), ())
+
+
+def _launch(
+    stated: Stated,
+    rules: tuple[Rule, ...],
+    said: SaidByUser,
+    matches: Sequence[tuple[ErrorEvent | None, list[TextMatch]]],
+) -> tuple[KnownLaunch, list[str]]:
+    """What is known about the launch; notes say why it could not be checked.
+
+    Raises InputError where that is the fault of a model that the user named.
+    """
+    told = {match.rule.id for _error, found in matches for match in found}
+
+    def may_be_told(finding: Finding) -> bool:
+        # What quotes an error may turn out to be the cause by that.
+        return finding.severity is Severity.ERROR or finding.rule in told or bool(finding.error)
+
     notes: list[str] = []
     build = stated_build(stated)
     report: Report | None = None
     request: Request | None = None
     try:
-        request = to_request(stated, model_config=model_config)
-        report = check_request(request, rules)
+        request = to_request(stated, model_config=said.model_config)
+        report = check_request(request, rules, wanted=may_be_told)
     except InputError as error:
+        option = "--model-config" if said.model_config else "--model" if said.model else None
+        if request is not None and option is not None:
+            raise InputError(f"{option}: {error}") from None
         notes.append(f"the launch was not checked: {error}")
         request = None
     hardware = request.hardware if request is not None else stated_hardware(stated)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
+from dsv4check.engine.literal import required_literal
 from dsv4check.engine.rule import Rule
 from dsv4check.engine.signature import Signature, compiled
 from dsv4check.records import dataclass
@@ -43,11 +44,15 @@ def rules_for_event(event: ErrorEvent, rules: Iterable[Rule]) -> list[TextMatch]
 def rules_for_lines(run: Run, rules: Iterable[Rule]) -> list[TextMatch]:
     """The rules with a signature in one of the kept lines; most specific first."""
     found = []
-    patterns = [(rule, item) for rule in rules for item in rule.signatures if item.text and not item.frame]
-    for line in run.lines:
-        if line.level in _SAYING_NOTHING:
-            continue
-        text = line.text[:_MAX_SAID]
+    lines = [(line, line.text[:_MAX_SAID]) for line in run.lines if line.level not in _SAYING_NOTHING]
+    everything = "\n".join(text for _line, text in lines)
+    patterns = [
+        (rule, item)
+        for rule in rules
+        for item in rule.signatures
+        if item.text and not item.frame and required_literal(item.text) in everything
+    ]
+    for line, text in lines:
         found += [
             TextMatch(rule, item, line, specificity(item, text)) for rule, item in patterns if item.matches_text(text)
         ]

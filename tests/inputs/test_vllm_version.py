@@ -79,6 +79,27 @@ def test_build_right_after_a_release_is_that_release() -> None:
     assert (build.kind, build.release, build.brackets) == ("development", "0.20.0", ("0.20.0",))
 
 
+@pytest.mark.parametrize("text", ["0.1.dev15830+g8d599d76a", "v0.1.dev15830", "0.1.dev1+g8d599d76a.d20260424"])
+def test_the_number_of_a_build_without_tags_tells_no_release(text: str) -> None:
+    build = resolve_vllm(text, lambda: None)
+    assert (build.kind, build.version, build.release) == ("development", text.removeprefix("v"), newest_release())
+    assert build.brackets == known_releases()[::-1]
+    assert build.may_be_any
+    assert build.dev_base is None
+    assert "cannot be told from its number" in build.note
+    assert "does not know" not in build.note
+    assert build.commit == ("8d599d76a" if "+g" in text else None)
+
+
+def test_an_installed_build_without_tags() -> None:
+    assert resolve_vllm(None, lambda: "0.1.dev7+gabcdef0").may_be_any
+
+
+@pytest.mark.parametrize("text", ["0.24.0", "nightly", "0.23.1rc1.dev788", "0.19.1", "0.1.0", "0.1.0.post1"])
+def test_other_builds_are_near_some_release(text: str) -> None:
+    assert not resolve_vllm(text, lambda: None).may_be_any
+
+
 def test_older_than_support_keeps_its_version() -> None:
     build = resolve_vllm("0.19.1", lambda: None)
     assert (build.version, build.release) == ("0.19.1", "0.20.0")

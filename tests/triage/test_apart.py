@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dsv4check.triage.answer import Candidate, Evidence, Sureness
+from dsv4check.triage.answer import Candidate, Evidence, Standing, Sureness
 from dsv4check.triage.apart import ruled_out, told_apart
 from tests.report.triage import finding, report, rule
 
@@ -14,7 +14,8 @@ def open_(id: str) -> Candidate:
 
 
 def refuted(id: str) -> Candidate:
-    return Candidate(rule(id), Sureness.POSSIBLE, (Evidence("the log has its text"), AGAINST))
+    evidence = (Evidence("the log has its text"), AGAINST)
+    return Candidate(rule(id), Sureness.POSSIBLE, evidence, standing=Standing.REFUTED)
 
 
 def certain() -> Candidate:
