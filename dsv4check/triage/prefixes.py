@@ -72,7 +72,8 @@ class PlainLine:
 class PrefixReader:
     """Reads the lines of one log; it learns what stands in front of vLLM's own prefix."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, quoted: bool = True) -> None:
+        self._quoted = quoted
         self._partial: dict[str, str] = {}
         self._shapes: dict[str, int] = {}
         self._learned: list[re.Pattern[str]] = []
@@ -80,7 +81,7 @@ class PrefixReader:
 
     def read(self, number: int, raw: str) -> Iterator[PlainLine]:
         """The line, or several when a collector put more than one into its record, or none while it goes on."""
-        found = unwrap(clean(raw))
+        found = unwrap(clean(raw, quoted=self._quoted))
         text = _in_lines(found.text) if len(found.text) > _FLAT_LENGTH else found.text
         if found.partial or (self._partial and found.label in self._partial):
             text = self._partial.pop(found.label, "") + text

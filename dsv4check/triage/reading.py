@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import BinaryIO, Final
 
 from dsv4check.errors import InputError
+from dsv4check.triage.events import MOST_EARLY, MOST_LATE
 from dsv4check.triage.records import LogReading, Run
 from dsv4check.triage.root_cause import mark_consequences
 from dsv4check.triage.runs import decode, read_run
@@ -96,14 +97,19 @@ class _Part:
 def _read_source(source: Source, skimmer: Skimmer, head: _Head, progress: Callable[[int], None]) -> _Part:
     part = _Part()
     late: deque[Skimmed] = deque()
-    skipped = dropped = 0
+    skipped = dropped = left_out = 0
+
+    def look(skimmed: Skimmed) -> None:
+        nonlocal dropped, left_out
+        part.runs.append(read_run(skimmed, source.name))
+        dropped += skimmed.dropped
+        left_out += skimmed.left_out
 
     def take(skimmed: Skimmed) -> None:
-        nonlocal skipped, dropped
+        nonlocal skipped
         skimmed.close()
         if len(part.runs) < _FIRST_RUNS:
-            part.runs.append(read_run(skimmed, source.name))
-            dropped += skimmed.dropped
+            look(skimmed)
             return
         late.append(skimmed)
         if len(late) > _LAST_RUNS:
@@ -118,15 +124,18 @@ def _read_source(source: Source, skimmer: Skimmer, head: _Head, progress: Callab
     for skimmed in skimmer.finish():
         take(skimmed)
     while late:
-        skimmed = late.popleft()
-        part.runs.append(read_run(skimmed, source.name))
-        dropped += skimmed.dropped
+        look(late.popleft())
     if len(part.runs) > 1 and _is_preface(part.runs[0]):
         del part.runs[0]
     if skipped:
         part.notes.append(
             f"{source.shown}: vLLM was started {skipped + len(part.runs)} times; the first {_FIRST_RUNS} and the last "
             f"{_LAST_RUNS} starts were looked at."
+        )
+    if left_out:
+        part.notes.append(
+            f"{source.shown}: {left_out:,} errors were left out, of starts that show more than "
+            f"{MOST_EARLY + MOST_LATE:,} different ones: the first {MOST_EARLY:,} and the last {MOST_LATE} were kept."
         )
     if dropped:
         part.notes.append(f"{source.shown}: {dropped:,} lines that say nothing of errors or facts were not kept.")

@@ -18,6 +18,8 @@ from dsv4check.triage.skim import LINE_LIMIT
 from dsv4check.triage.skimmed import Skimmed
 from dsv4check.triage.tracebacks import Tracebacks
 
+_PASTED: Final = 60
+"""Lines that a person pastes, at most."""
 _NARROW: Final = range(50, 401)
 """Widths of a terminal or a mail that wraps lines."""
 _NUMBER: Final = re.compile(r"\s{0,8}(\d{1,7})(?:[:|.)] ?|[ \t]|$)")
@@ -26,9 +28,9 @@ _FATAL: Final = ("EngineDeadError", "OutOfMemoryError")
 
 def read_run(skimmed: Skimmed, source: str) -> Run:
     """The start with its errors and its stated facts."""
-    reader = PrefixReader()
+    reader = PrefixReader(quoted=_is_quoted(skimmed))
     errors = Tracebacks(source)
-    kept = KeptLines(source)
+    kept = KeptLines(source, everything=skimmed.banner is None and len(skimmed.lines) <= _PASTED)
     first: LogLine | None = None
     plain = _joined(_lines(skimmed, reader), _width(skimmed))
     for index, line in enumerate(plain):
@@ -39,6 +41,7 @@ def read_run(skimmed: Skimmed, source: str) -> Run:
         if first is None and line.number == skimmed.banner:
             first = log_line(source, line)
     found = errors.finish()
+    skimmed.left_out = errors.register.left_out
     if not found:
         found = list(_mentioned(skimmed, source))
     beyond = _beyond(skimmed, {item.event.line.number for item in found})
@@ -54,6 +57,19 @@ def _lines(skimmed: Skimmed, reader: PrefixReader) -> Iterator[PlainLine]:
             yield from reader.read(number, _NUMBER.sub("", text, count=1) if numbered else text)
         else:
             yield PlainLine(0, "", "", "", wrapped=True)
+
+
+def _is_quoted(skimmed: Skimmed) -> bool:
+    """True for a mail or an answer that quotes: a terminal that wraps lines may begin one with the same mark."""
+    before = True
+    for count, (_, raw) in enumerate(skimmed.all_lines()):
+        if count >= 5_000:
+            break
+        quoted = raw[:8].lstrip(b" ").startswith(b">")
+        if quoted and before:
+            return True
+        before = quoted
+    return False
 
 
 def _is_numbered(skimmed: Skimmed) -> bool:

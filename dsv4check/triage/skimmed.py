@@ -38,6 +38,8 @@ class Skimmed:
         """How often each kind of line came."""
         self.dropped = 0
         """Lines that were neither kept nor alike to kept ones."""
+        self.left_out = 0
+        """Different errors that were read and not kept."""
         self.banner: int | None = None
         """Number of the line that announces the start."""
         self.answered = 0

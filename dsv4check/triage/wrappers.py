@@ -67,8 +67,11 @@ class Unwrapped:
     """The runtime cut the line; the next one of the same label goes on."""
 
 
-def clean(raw: str) -> str:
-    """The line without escape sequences, control characters, entities and marks of Markdown around it."""
+def clean(raw: str, *, quoted: bool = True) -> str:
+    """The line without escape sequences, control characters, entities and marks of Markdown around it.
+
+    ``quoted``: a ``>`` in front is the mark of a quotation.
+    """
     text = raw
     if text[:1] in "\x01\x02" and text:
         text = _STREAM_HEADER.sub("", text)
@@ -80,7 +83,7 @@ def clean(raw: str) -> str:
         text = html.unescape(text)
     if "<" in text:
         text = _TAG.sub("", text)
-    if text.startswith((">", " >", "  >", "   >")):
+    if quoted and text.startswith((">", " >", "  >", "   >")):
         text = _QUOTE.sub("", text)
     if "`" in text:
         text = "" if _FENCE.match(text) else _without_ticks(text)
