@@ -30,7 +30,14 @@ def same_text(text: str) -> str:
 def log_line(source: str, line: PlainLine, *, count: int = 1) -> LogLine:
     """The record of a line."""
     return LogLine(
-        source, line.number, line.text.strip()[:16_000], line.process, line.level, line.module, max(count, line.times)
+        source,
+        line.number,
+        line.text.strip()[:16_000],
+        line.process,
+        line.level,
+        line.module,
+        max(count, line.times),
+        line.moment,
     )
 
 

@@ -9,7 +9,7 @@ from typing import BinaryIO, Final
 
 from dsv4check.errors import InputError
 from dsv4check.triage.events import MOST_EARLY, MOST_LATE
-from dsv4check.triage.records import LogReading, Run
+from dsv4check.triage.records import ErrorEvent, LogReading, Run
 from dsv4check.triage.root_cause import mark_consequences
 from dsv4check.triage.runs import decode, read_run
 from dsv4check.triage.skim import LINE_LIMIT, Skimmer
@@ -159,8 +159,13 @@ def _with(runs: list[Run], more: list[Run]) -> list[Run]:
         return runs or more
     if more[0].first is None:
         return [*runs[:-1], _together(runs[-1], more[0]), *more[1:]]
-    if any(run.first is None for run in runs) or more[0].first.number > _NEAR_BEGIN:
+    if more[0].first.number > _NEAR_BEGIN:
         return [*runs, *more]
+    if any(run.first is None for run in runs):
+        # The end of an older start, or what another process or node said during this one.
+        if len(runs) > 1 or not _is_of(runs[0], more[0]):
+            return [*runs, *more]
+        return [_together(more[0], runs[0]), *more[1:]]
     # The last starts of all nodes are the same one.
     count = min(len(runs), len(more))
     front = runs[:-count] or more[:-count]
@@ -179,7 +184,23 @@ def _together(one: Run, other: Run) -> Run:
             known = events[same]
             processes = tuple(dict.fromkeys((*known.processes, *event.processes)))
             events[same] = replace(known, processes=processes, times=known.times + event.times)
-    return Run(one.first or other.first, (*one.lines, *other.lines), mark_consequences(events))
+    return Run(one.first or other.first, (*one.lines, *other.lines), mark_consequences(_in_time(events)))
+
+
+def _is_of(part: Run, start: Run) -> bool:
+    """True for lines without a banner that were not all written before the start."""
+    moments = [line.moment for line in (*part.lines, *(event.line for event in part.events)) if line.moment]
+    return not moments or start.first is None or max(moments) >= start.first.moment
+
+
+def _in_time(events: Sequence[ErrorEvent]) -> list[ErrorEvent]:
+    """The errors of several logs by what their clocks say; one without a time follows the one before it."""
+    moment = ""
+    timed = []
+    for event in events:
+        moment = event.line.moment or moment
+        timed.append((moment, event))
+    return [event for _, event in sorted(timed, key=lambda pair: pair[0])]
 
 
 def _text(raw: bytes) -> str:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from dsv4check.triage.flat import broken, is_flat
 from dsv4check.triage.skimmed import KEY_LIMIT, NUMBERS, REPEATS, SOFT_SIZE, Skimmed
 
 LINE_LIMIT: Final = 1 << 16
@@ -19,7 +20,7 @@ _MOST_KEYS: Final = 20_000
 
 _BANNER: Final = re.compile(
     rb"(?:v?LLM (?:API )?server|vLLM batch processing API"
-    rb"|(?:\xe2\x96\x88|\\u2588|[?#|\xbf])(?:(?:\x1b|\\u001b)\[[\d;]*m)* )"
+    rb"|(?:\xe2\x96\x88|\xa8\x80|\\u2588|[?#|\xbf])(?:(?:\x1b|\\u001b)\[[\d;]*m)* )"
     rb" ?version (?:(?:\x1b|\\u001b)\[[\d;]*m)*v?\d"
 )
 _PROCESS: Final = re.compile(rb"\(([\w.]{1,60})(?: rank=\d+)? pid=(\d{0,9})")
@@ -40,6 +41,8 @@ class Skimmer:
         """Lines that were longer than the limit."""
         self._rest = b""
         self._skipping = False
+        self._flat: bool | None = None
+        """The log has lost its line ends; None before it is known."""
         self._run = Skimmed()
         self._announced: dict[tuple[bytes, bytes], int] = {}
         """Lines of this start's banners by who wrote them."""
@@ -47,6 +50,10 @@ class Skimmer:
     def feed(self, piece: bytes) -> Iterator[Skimmed]:
         """The starts that ended in this piece."""
         self.size += len(piece)
+        if self._flat is None:
+            self._flat = is_flat(piece, LINE_LIMIT)
+        if self._flat:
+            piece = broken(piece)
         if self._skipping:
             # The rest of a line that was cut: nothing of it is looked at.
             at = piece.find(b"\n")
@@ -160,6 +167,8 @@ class Skimmer:
                 run.servers.add(server)
                 return None
             self._run = Skimmed()
+            if server:
+                self._run.lines = run.said_before(server)
             self._run.banner = number
             self._run.servers.add(server)
             self._announced = {_speaker(line, process): number}

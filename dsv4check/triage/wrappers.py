@@ -36,6 +36,7 @@ _WRAPPER: Final = re.compile(
 )
 _QUOTE: Final = re.compile(r"^\s{0,3}(?:>\s?)+")
 _TEXT_KEYS: Final = ("log", "message", "msg", "MESSAGE", "line", "text", "body", "textPayload")
+_INNER_KEYS: Final = ("attributes", "content", "_source", "jsonPayload", "event")
 _LEVEL_KEYS: Final = ("levelname", "level", "severity", "lvl")
 _LEVELS: Final = {
     "TRACE": "DEBUG",
@@ -143,6 +144,10 @@ def _record(text: str) -> dict[str, Any] | None:
         return None
     if not isinstance(record, dict):
         return None
+    for key in _INNER_KEYS:
+        inner = record.get(key)
+        if isinstance(inner, dict) and any(isinstance(inner.get(name), str) for name in _TEXT_KEYS):
+            return inner
     return record if any(isinstance(record.get(key), str) for key in _TEXT_KEYS) else None
 
 
