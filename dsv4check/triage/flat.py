@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Final
 
 _FLAT_LENGTH: Final = 240
@@ -26,6 +27,7 @@ _RAISED: Final = re.compile(
     r"(?:: (?=\S)|$)"
 )
 _PLAIN_RECORD: Final = re.compile(_RECORD)
+_LINE_PREFIX: Final = re.compile(rf"(?:{_RECORD}|{_PROCESS})")
 _BREAK: Final = re.compile(rf" (?={_RECORD}|{_PROCESS})".encode())
 
 
@@ -36,11 +38,13 @@ def may_be_flat(text: str) -> bool:
 
 def in_lines(text: str) -> str:
     """The text with its lines, where it is a log that has lost them; any other text as it stands."""
+    if "\n" in text:
+        return text
     records = sum(1 for _ in zip(range(_RECORDS), _PLAIN_RECORD.finditer(text), strict=False))
     traceback = "Traceback (most recent call last)" in text and text.count('File "') > 1
     if records < _RECORDS and not traceback and _REFUSED not in text:
         return text
-    starts = [found.start() for found in _BEGIN.finditer(text) if not _inside(text, found.start())]
+    starts = [*_starts(text)]
     if not starts:
         return text
     lines = []
@@ -62,13 +66,18 @@ def is_flat(piece: bytes, limit: int) -> bool:
     return len(longest) > limit and sum(1 for _ in zip(range(_RECORDS), _BREAK.finditer(longest), strict=False)) == 3
 
 
-def _inside(text: str, at: int) -> bool:
-    """True for what stands behind the prefix of its own line."""
-    front = text[max(at - 240, 0) : at]
-    return _PREFIX_END.search(front) is not None
-
-
-_PREFIX_END: Final = re.compile(rf"(?:{_RECORD}|{_PROCESS})\s{{0,4}}$")
+def _starts(text: str) -> Iterator[int]:
+    """Where lines begin. What stands right behind a prefix is the text of its line, or Ray's second process."""
+    before = ""
+    end = 0
+    for found in _BEGIN.finditer(text):
+        gap = text[end : found.start()] if found.start() - end < 5 else "far"
+        prefix = _LINE_PREFIX.fullmatch(found[0]) is not None
+        logged = _PLAIN_RECORD.fullmatch(before) is not None
+        inside = bool(before) and (gap == "" and not logged if prefix else not gap.strip())
+        if not inside:
+            yield found.start()
+        before, end = found[0] if prefix else "", found.end()
 
 
 def _frame_lines(piece: str) -> list[str]:
@@ -87,6 +96,3 @@ def _frame_lines(piece: str) -> list[str]:
     if raised is not None:
         lines.append(f"{front}{rest[raised.start() :].strip()}")
     return lines
-
-
-_LINE_PREFIX: Final = re.compile(rf"(?:{_RECORD}|{_PROCESS})")

@@ -62,7 +62,8 @@ def continues(draft: Draft, line: PlainLine, stripped: str) -> bool:
     if exception_of(stripped) is not None and not quotes:
         return False
     # What is indented goes on, whatever it says: pydantic's own lines quote assertions.
-    return draft.style == "native" or line.text.startswith("  ") or not is_native_error(stripped)
+    own = draft.style == "native" or draft.kind == "ValidationError" or line.text.startswith("  ")
+    return own or not is_native_error(stripped)
 
 
 def unwrap_ray(draft: Draft) -> None:
