@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
@@ -15,7 +16,9 @@ EXCERPT_LINES: Final = 14
 FRAME_LIMIT: Final = 120
 
 _CHAIN_LIMIT: Final = 12
-_MOST_EVENTS: Final = 2_000
+MOST_EARLY: Final = 1_500
+MOST_LATE: Final = 500
+"""Different errors of one start that are kept, the earliest and the last ones."""
 _VARIABLE: Final = re.compile(r"0x[0-9a-fA-F]{1,40}|[0-9a-f]{8,64}|\d{1,40}")
 
 
@@ -27,7 +30,14 @@ def same_text(text: str) -> str:
 def log_line(source: str, line: PlainLine, *, count: int = 1) -> LogLine:
     """The record of a line."""
     return LogLine(
-        source, line.number, line.text.strip()[:16_000], line.process, line.level, line.module, max(count, line.times)
+        source,
+        line.number,
+        line.text.strip()[:16_000],
+        line.process,
+        line.level,
+        line.module,
+        max(count, line.times),
+        line.moment,
     )
 
 
@@ -106,10 +116,12 @@ class Draft:
 class Found:
     """One error with where it came first and last."""
 
-    __slots__ = ("event", "first", "last", "streams", "where")
+    __slots__ = ("event", "first", "key", "last", "streams", "where")
 
     def __init__(self, event: ErrorEvent, first: int, last: int, stream: str) -> None:
         self.event = event
+        self.key = (event.kind, "")
+        """Type and message without what differs from rank to rank; set when the error is registered."""
         self.first = first
         self.last = last
         self.streams = {stream: last}
@@ -123,21 +135,30 @@ class Register:
     def __init__(self) -> None:
         self._found: dict[tuple[str, str], list[Found]] = {}
         self._count = 0
+        self._late: deque[tuple[list[Found], Found]] = deque()
         self.left_out = 0
+        """Different errors between the earliest and the last ones, which were not kept."""
 
     def add(self, found: Found) -> None:
         """Takes an error, or counts it when it is known."""
         event = found.event
-        same = self._found.setdefault((event.kind, same_text(event.message)), [])
+        found.key = (event.kind, same_text(event.message))
+        same = self._found.setdefault(found.key, [])
         for known in same:
             if not known.where or not found.where or known.where == found.where:
                 _merge(known, found)
                 return
-        if self._count >= _MOST_EVENTS:
-            self.left_out += 1
-            return
-        self._count += 1
         same.append(found)
+        self._count += 1
+        if self._count <= MOST_EARLY:
+            return
+        self._late.append((same, found))
+        if len(self._late) > MOST_LATE:
+            of, oldest = self._late.popleft()
+            of.remove(oldest)
+            if not of:
+                del self._found[oldest.key]
+            self.left_out += 1
 
     def all(self) -> list[Found]:
         """In the log's order; cut tracebacks only where nothing else shows their last frame."""

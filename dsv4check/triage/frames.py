@@ -16,6 +16,7 @@ _BROKEN_FRAME: Final = re.compile(
     r'File "[^"\n]{0,1000}(?:"(?:, ?(?:l(?:i(?:n(?:e(?: \d{0,7}(?:,(?: (?:i(?:n ?)?)?)?)?)?)?)?)?)?)?)?$'
 )
 _CARETS: Final = re.compile(r"^[\s~^.]*[~^]{2,}[\s~^.]*$|^\s*\^\s*$")
+_BAR: Final = re.compile(r"[\w ,.()-]{0,80}:? {1,4}\d{1,3}%(?:\|| Completed)|\d{1,3}%\|")
 _TYPE: Final = re.compile(r"(?:[A-Za-z_]\w{0,80}\.){0,12}[A-Za-z_]\w{0,80}(?:\([\w.]{1,100}\))?")
 _ERROR_WORD: Final = re.compile(
     r"(?:Error|Exception|Exit|Interrupt|Timeout|Expired|ExceptionGroup|CompilerFailed|Unsupported|Violation|Died|NotFound"
@@ -96,6 +97,11 @@ def is_broken_frame(text: str) -> bool:
 def is_carets(text: str) -> bool:
     """True for the marks under a quoted source line."""
     return _CARETS.match(text[:500]) is not None if "^" in text or "~" in text else False
+
+
+def is_progress(text: str) -> bool:
+    """True for the state of a progress bar."""
+    return _BAR.match(text) is not None
 
 
 def exception_of(text: str, *, strict: bool = True) -> tuple[str, str] | None:

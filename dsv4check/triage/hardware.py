@@ -130,7 +130,7 @@ def _of_ranks(said: list[Fact], sizes: Mapping[str, int], nodes: int, replica: t
     world = next((int(fact.value) for fact in said if fact.name == "world size"), 0)
     local = max((int(fact.value) for fact in said if fact.name == "local ranks"), default=0)
     copies = sizes.get("data_parallel_size_local") or sizes.get("data_parallel_size", 1)
-    found = max(local, world // nodes if world % nodes == 0 else world)
+    found = world // nodes if nodes > 1 and world and world % nodes == 0 else max(local, world)
     if replica is not None:
         # Each data-parallel replica has its own.
         found = max(found, replica[1] * copies if nodes == 1 or "data_parallel_size_local" in sizes else replica[1])

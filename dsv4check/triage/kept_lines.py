@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from dataclasses import replace
 from typing import Final
@@ -133,11 +134,23 @@ _SIZE: Final = 1 << 20
 _LEVELS: Final = frozenset({"WARNING", "ERROR", "CRITICAL"})
 
 
+# Messages whose numbers tell: ranks say where they run, and a rate may fall.
+_TELLING: Final = re.compile(r"\blocal_rank=\d{1,4}\b|Draft acceptance rate: \d{1,3}")
+
+
+def _key(text: str) -> str:
+    """What a message is told apart by: its text without numbers, but for those that tell."""
+    telling = _TELLING.search(text) if "rate: " in text or "local_rank=" in text else None
+    return same_text(text) + telling[0] if telling is not None else same_text(text)
+
+
 class KeptLines:
     """Keeps each message once, the earliest and the last ones of a start."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, *, everything: bool = False) -> None:
         self._source = source
+        self._everything = everything
+        """A few lines that were pasted: without level and place, any may be the one that matters."""
         self._first: list[LogLine] = []
         self._last: deque[tuple[str, LogLine]] = deque(maxlen=_LAST)
         self._counts: dict[str, int] = {}
@@ -162,11 +175,11 @@ class KeptLines:
         elif "POST /" in text and any(word in text for word in _ANSWERED):
             self.answered_at = index
             return
-        if line.level not in _LEVELS and not any(word in text for word in FACT_WORDS):
+        if not (self._everything or line.level in _LEVELS or any(word in text for word in FACT_WORDS)):
             return
         if text.lstrip().startswith('File "'):
             return
-        key = same_text(text.strip())
+        key = _key(text.strip())
         known = self._counts.get(key)
         if known is not None:
             self._counts[key] = known + line.times

@@ -61,7 +61,9 @@ def continues(draft: Draft, line: PlainLine, stripped: str) -> bool:
     quotes = draft.message[-1].endswith(":") or draft.kind.startswith(_QUOTING)
     if exception_of(stripped) is not None and not quotes:
         return False
-    return draft.style == "native" or not is_native_error(stripped)
+    # What is indented goes on, whatever it says: pydantic's own lines quote assertions.
+    own = draft.style == "native" or draft.kind == "ValidationError" or line.text.startswith("  ")
+    return own or not is_native_error(stripped)
 
 
 def unwrap_ray(draft: Draft) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from dsv4check.records import dataclass
+from dsv4check.triage.flat import in_lines, may_be_flat
 from dsv4check.triage.wrappers import clean, level_of, unwrap
 
 _LEVELS: Final = r"DEBUG|INFO|WARNING|ERROR|CRITICAL"
@@ -16,16 +18,9 @@ _PROCESS: Final = re.compile(
     r"|\((?:raylet|autoscaler|gcs_server)(?:,[^()]{0,120})?\) "
 )
 _LOGGER: Final = re.compile(
-    rf"(?P<level>{_LEVELS}) (?:(?:(?:\d{{4}}-)?\d\d-\d\d[ T])?\d\d:\d\d:\d\d(?:[.,]\d{{1,9}})? \[?|\[)"
-    r"(?P<module>[\w./<>-]{1,200}:\d{1,6})\](?: |$)"
+    rf"(?P<level>{_LEVELS}) (?:(?:(?:\d{{4}}-)?(?P<day>\d\d-\d\d)[ T])?(?P<time>\d\d:\d\d:\d\d)"
+    r"(?:[.,]\d{1,9})? \[?|\[)(?P<module>[\w./<>-]{1,200}:\d{1,6})\](?: |$)"
 )
-# A whole log that was pasted as one line.
-_FLAT: Final = re.compile(
-    rf"(?:\([A-Za-z_][\w.:-]{{0,80}} pid=\d{{1,9}}\) )?(?:{_LEVELS}) \d\d-\d\d \d\d:\d\d:\d\d "
-    r"\[[\w./-]{1,100}:\d{1,6}\] "
-)
-_FLAT_RECORDS: Final = 3
-_FLAT_LENGTH: Final = 240
 _LEVEL: Final = re.compile(
     rf"(?P<level>{_LEVELS}|WARN)(?::\s{{0,8}}| {{1,3}}(?=\S))(?P<module>[\w.]{{1,60}}:\d{{1,6}} (?:-- |\] ?))?"
 )
@@ -67,12 +62,15 @@ class PlainLine:
     """A prefix was taken off."""
     times: int = 1
     """How often Ray says the line came."""
+    moment: str = ""
+    """Day and time from the logger's prefix."""
 
 
 class PrefixReader:
     """Reads the lines of one log; it learns what stands in front of vLLM's own prefix."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, quoted: bool = True) -> None:
+        self._quoted = quoted
         self._partial: dict[str, str] = {}
         self._shapes: dict[str, int] = {}
         self._learned: list[re.Pattern[str]] = []
@@ -80,8 +78,8 @@ class PrefixReader:
 
     def read(self, number: int, raw: str) -> Iterator[PlainLine]:
         """The line, or several when a collector put more than one into its record, or none while it goes on."""
-        found = unwrap(clean(raw))
-        text = _in_lines(found.text) if len(found.text) > _FLAT_LENGTH else found.text
+        found = unwrap(clean(raw, quoted=self._quoted))
+        text = in_lines(found.text) if may_be_flat(found.text) else found.text
         if found.partial or (self._partial and found.label in self._partial):
             text = self._partial.pop(found.label, "") + text
             if found.partial and len(text) < 1 << 17:
@@ -93,9 +91,7 @@ class PrefixReader:
             if (found.level and not line.level) or (found.process and not line.process):
                 process = line.process or found.process
                 stream = line.stream if line.process else f"{found.label}|{process}"
-                line = PlainLine(
-                    number, shown, line.text, stream, process, line.level or found.level, line.module, True, line.times
-                )
+                line = replace(line, stream=stream, process=process, level=line.level or found.level, wrapped=True)
             yield line
 
     def _plain(self, number: int, raw: str, text: str, label: str, wrapped: bool) -> PlainLine:
@@ -121,6 +117,7 @@ class PrefixReader:
                 logger["module"],
                 True,
                 times,
+                f"{logger['day']} {logger['time']}" if logger["day"] else "",
             )
         text, mark = self._without_weak(text)
         label += mark
@@ -200,16 +197,3 @@ def _process(text: str) -> tuple[str, str, str]:
         if found is not None and found["name"]:
             return found["name"], found[0].strip(), text[: found.start()]
     return name, stream, text
-
-
-def _in_lines(text: str) -> str:
-    """A log that lost its line ends, each record on a line again."""
-    starts = [found.start() for found in _FLAT.finditer(text)]
-    if len(starts) < _FLAT_RECORDS:
-        return text
-    ends = [*starts[1:], len(text)]
-    return "\n".join(
-        piece
-        for start, end in zip([0, *starts], [starts[0], *ends], strict=True)
-        if (piece := text[start:end].rstrip())
-    )

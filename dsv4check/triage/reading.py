@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import BinaryIO, Final
 
 from dsv4check.errors import InputError
-from dsv4check.triage.records import LogReading, Run
+from dsv4check.triage.events import MOST_EARLY, MOST_LATE
+from dsv4check.triage.records import ErrorEvent, LogReading, Run
 from dsv4check.triage.root_cause import mark_consequences
 from dsv4check.triage.runs import decode, read_run
 from dsv4check.triage.skim import LINE_LIMIT, Skimmer
@@ -96,14 +97,19 @@ class _Part:
 def _read_source(source: Source, skimmer: Skimmer, head: _Head, progress: Callable[[int], None]) -> _Part:
     part = _Part()
     late: deque[Skimmed] = deque()
-    skipped = dropped = 0
+    skipped = dropped = left_out = 0
+
+    def look(skimmed: Skimmed) -> None:
+        nonlocal dropped, left_out
+        part.runs.append(read_run(skimmed, source.name))
+        dropped += skimmed.dropped
+        left_out += skimmed.left_out
 
     def take(skimmed: Skimmed) -> None:
-        nonlocal skipped, dropped
+        nonlocal skipped
         skimmed.close()
         if len(part.runs) < _FIRST_RUNS:
-            part.runs.append(read_run(skimmed, source.name))
-            dropped += skimmed.dropped
+            look(skimmed)
             return
         late.append(skimmed)
         if len(late) > _LAST_RUNS:
@@ -118,15 +124,18 @@ def _read_source(source: Source, skimmer: Skimmer, head: _Head, progress: Callab
     for skimmed in skimmer.finish():
         take(skimmed)
     while late:
-        skimmed = late.popleft()
-        part.runs.append(read_run(skimmed, source.name))
-        dropped += skimmed.dropped
+        look(late.popleft())
     if len(part.runs) > 1 and _is_preface(part.runs[0]):
         del part.runs[0]
     if skipped:
         part.notes.append(
             f"{source.shown}: vLLM was started {skipped + len(part.runs)} times; the first {_FIRST_RUNS} and the last "
             f"{_LAST_RUNS} starts were looked at."
+        )
+    if left_out:
+        part.notes.append(
+            f"{source.shown}: {left_out:,} errors were left out, of starts that show more than "
+            f"{MOST_EARLY + MOST_LATE:,} different ones: the first {MOST_EARLY:,} and the last {MOST_LATE} were kept."
         )
     if dropped:
         part.notes.append(f"{source.shown}: {dropped:,} lines that say nothing of errors or facts were not kept.")
@@ -150,8 +159,13 @@ def _with(runs: list[Run], more: list[Run]) -> list[Run]:
         return runs or more
     if more[0].first is None:
         return [*runs[:-1], _together(runs[-1], more[0]), *more[1:]]
-    if any(run.first is None for run in runs) or more[0].first.number > _NEAR_BEGIN:
+    if more[0].first.number > _NEAR_BEGIN:
         return [*runs, *more]
+    if any(run.first is None for run in runs):
+        # The end of an older start, or what another process or node said during this one.
+        if len(runs) > 1 or not _is_of(runs[0], more[0]):
+            return [*runs, *more]
+        return [_together(more[0], runs[0]), *more[1:]]
     # The last starts of all nodes are the same one.
     count = min(len(runs), len(more))
     front = runs[:-count] or more[:-count]
@@ -170,7 +184,23 @@ def _together(one: Run, other: Run) -> Run:
             known = events[same]
             processes = tuple(dict.fromkeys((*known.processes, *event.processes)))
             events[same] = replace(known, processes=processes, times=known.times + event.times)
-    return Run(one.first or other.first, (*one.lines, *other.lines), mark_consequences(events))
+    return Run(one.first or other.first, (*one.lines, *other.lines), mark_consequences(_in_time(events)))
+
+
+def _is_of(part: Run, start: Run) -> bool:
+    """True for lines without a banner that were not all written before the start."""
+    moments = [line.moment for line in (*part.lines, *(event.line for event in part.events)) if line.moment]
+    return not moments or start.first is None or max(moments) >= start.first.moment
+
+
+def _in_time(events: Sequence[ErrorEvent]) -> list[ErrorEvent]:
+    """The errors of several logs by what their clocks say; one without a time follows the one before it."""
+    moment = ""
+    timed = []
+    for event in events:
+        moment = event.line.moment or moment
+        timed.append((moment, event))
+    return [event for _, event in sorted(timed, key=lambda pair: pair[0])]
 
 
 def _text(raw: bytes) -> str:

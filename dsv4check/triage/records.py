@@ -26,6 +26,8 @@ class LogLine:
     """``core.py:1110``, from the logger's prefix."""
     count: int = 1
     """How often the same message came, whatever the process and the numbers in it."""
+    moment: str = ""
+    """``11-30 10:00:34``, from the logger's prefix."""
 
 
 @dataclass(frozen=True, slots=True)

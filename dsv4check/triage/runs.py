@@ -18,17 +18,23 @@ from dsv4check.triage.skim import LINE_LIMIT
 from dsv4check.triage.skimmed import Skimmed
 from dsv4check.triage.tracebacks import Tracebacks
 
+_PASTED: Final = 60
+"""Lines that a person pastes, at most."""
 _NARROW: Final = range(50, 401)
 """Widths of a terminal or a mail that wraps lines."""
 _NUMBER: Final = re.compile(r"\s{0,8}(\d{1,7})(?:[:|.)] ?|[ \t]|$)")
+_WIDEST: Final = 40
+"""Blanks that may stand in front of every line, and one more."""
+_CHINESE: Final = re.compile(rb"(?:[\x00-\x7f]|[\x81-\xfe][\x80-\xfe]|\xa8[\x40-\x7e]|[\x81-\xfe]\d[\x81-\xfe]\d)*+")
+"""GB 18030, but for pairs that are more likely a letter with an accent and another one."""
 _FATAL: Final = ("EngineDeadError", "OutOfMemoryError")
 
 
 def read_run(skimmed: Skimmed, source: str) -> Run:
     """The start with its errors and its stated facts."""
-    reader = PrefixReader()
+    reader = PrefixReader(quoted=_is_quoted(skimmed))
     errors = Tracebacks(source)
-    kept = KeptLines(source)
+    kept = KeptLines(source, everything=skimmed.banner is None and len(skimmed.lines) <= _PASTED)
     first: LogLine | None = None
     plain = _joined(_lines(skimmed, reader), _width(skimmed))
     for index, line in enumerate(plain):
@@ -39,6 +45,7 @@ def read_run(skimmed: Skimmed, source: str) -> Run:
         if first is None and line.number == skimmed.banner:
             first = log_line(source, line)
     found = errors.finish()
+    skimmed.left_out = errors.register.left_out
     if not found:
         found = list(_mentioned(skimmed, source))
     beyond = _beyond(skimmed, {item.event.line.number for item in found})
@@ -48,12 +55,44 @@ def read_run(skimmed: Skimmed, source: str) -> Run:
 
 def _lines(skimmed: Skimmed, reader: PrefixReader) -> Iterator[PlainLine]:
     numbered = _is_numbered(skimmed)
+    margin = _margin(skimmed, numbered=numbered)
     for number, raw in skimmed.all_lines():
         if number:
             text = decode(raw)
-            yield from reader.read(number, _NUMBER.sub("", text, count=1) if numbered else text)
+            if numbered:
+                text = _NUMBER.sub("", text, count=1)
+            if margin:
+                text = text[margin:] if text[:margin].isspace() else text.lstrip()
+            yield from reader.read(number, text)
         else:
             yield PlainLine(0, "", "", "", wrapped=True)
+
+
+def _is_quoted(skimmed: Skimmed) -> bool:
+    """True for a mail or an answer that quotes: a terminal that wraps lines may begin one with the same mark."""
+    before = True
+    for count, (_, raw) in enumerate(skimmed.all_lines()):
+        if count >= 5_000:
+            break
+        quoted = raw[:8].lstrip(b" ").startswith(b">")
+        if quoted and before:
+            return True
+        before = quoted
+    return False
+
+
+def _margin(skimmed: Skimmed, *, numbered: bool) -> int:
+    """How many blanks stand in front of every line."""
+    margin = _WIDEST
+    for _, raw in islice(skimmed.all_lines(), 500):
+        text = decode(raw[:200])
+        if numbered:
+            text = _NUMBER.sub("", text, count=1)
+        if not text.isspace():
+            margin = min(margin, len(text) - len(text.lstrip(" ")))
+        if not margin:
+            return 0
+    return margin if margin < _WIDEST else 0
 
 
 def _is_numbered(skimmed: Skimmed) -> bool:
@@ -68,13 +107,18 @@ def _is_numbered(skimmed: Skimmed) -> bool:
 
 
 def decode(raw: bytes) -> str:
-    """The text of a line: UTF-8, or Latin-1 where it is none."""
+    """The text of a line: UTF-8, else GB 18030, else Latin-1."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
         # A line that was cut may end inside of a character.
         cut = len(raw) >= LINE_LIMIT and error.start > len(raw) - 4
-        return raw.decode("utf-8", "ignore") if cut else raw.decode("latin-1")
+        if cut:
+            return raw.decode("utf-8", "ignore")
+    if _CHINESE.fullmatch(raw):
+        # What Chinese consoles write.
+        return raw.decode("gb18030", "replace")
+    return raw.decode("latin-1")
 
 
 def _width(skimmed: Skimmed) -> int:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from dsv4check.triage.flat import broken, is_flat
 from dsv4check.triage.skimmed import KEY_LIMIT, NUMBERS, REPEATS, SOFT_SIZE, Skimmed
 
 LINE_LIMIT: Final = 1 << 16
@@ -19,10 +20,14 @@ _MOST_KEYS: Final = 20_000
 
 _BANNER: Final = re.compile(
     rb"(?:v?LLM (?:API )?server|vLLM batch processing API"
-    rb"|(?:\xe2\x96\x88|\\u2588|[?#|\xbf])(?:(?:\x1b|\\u001b)\[[\d;]*m)* )"
+    rb"|(?:\xe2\x96\x88|\xa8\x80|\\u2588|[?#|\xbf])(?:(?:\x1b|\\u001b)\[[\d;]*m)* )"
     rb" ?version (?:(?:\x1b|\\u001b)\[[\d;]*m)*v?\d"
 )
-_PROCESS: Final = re.compile(rb"\(([\w.]{1,60})(?: rank=\d+)? pid=")
+_PROCESS: Final = re.compile(rb"\(([\w.]{1,60})(?: rank=\d+)? pid=(\d{0,9})")
+_MOMENT: Final = re.compile(rb"\[?\d[\d:.,TZ+-]{4,40}\]?|[A-Z][a-z][a-z] [ \d]\d |\[\d+\]")
+_MOST_SPEAKERS: Final = 1_000
+_ANOTHER: Final = 30
+"""Lines between the banners of two servers that may run at the same time, at most."""
 
 
 class Skimmer:
@@ -36,11 +41,19 @@ class Skimmer:
         """Lines that were longer than the limit."""
         self._rest = b""
         self._skipping = False
+        self._flat: bool | None = None
+        """The log has lost its line ends; None before it is known."""
         self._run = Skimmed()
+        self._announced: dict[tuple[bytes, bytes], int] = {}
+        """Lines of this start's banners by who wrote them."""
 
     def feed(self, piece: bytes) -> Iterator[Skimmed]:
         """The starts that ended in this piece."""
         self.size += len(piece)
+        if self._flat is None:
+            self._flat = is_flat(piece, LINE_LIMIT)
+        if self._flat:
+            piece = broken(piece)
         if self._skipping:
             # The rest of a line that was cut: nothing of it is looked at.
             at = piece.find(b"\n")
@@ -127,20 +140,38 @@ class Skimmer:
                 kept.append((number, line))
                 run.size += len(line) + 64
 
+    def _is_again(self, number: int, line: bytes, process: re.Match[bytes] | None) -> bool:
+        """True when who announces a start has announced one before, though nothing was said in between."""
+        speaker = _speaker(line, process)
+        before = self._announced.get(speaker)
+        self._announced[speaker] = number
+        if len(self._announced) > _MOST_SPEAKERS:
+            self._announced.clear()
+        if before is not None:
+            return True
+        # Servers that one script starts at the same time have other process numbers.
+        who, _ = speaker
+        return any(known == who and number - at > _ANOTHER for (known, _), at in self._announced.items())
+
     def _start(self, number: int, line: bytes) -> Skimmed | None:
         """The start before this line, when the line announces another one."""
         run = self._run
         if _BANNER.search(line, 0, 600):
             process = _PROCESS.search(line, 0, 400)
             server = process[1] if process else b""
-            if not run.under_way or (run.servers and server not in run.servers):
+            if not self._is_again(number, line, process) and (
+                not run.under_way or (run.servers and server not in run.servers)
+            ):
                 # The first one, or another API server of the same start.
                 run.banner = run.banner or number
                 run.servers.add(server)
                 return None
             self._run = Skimmed()
+            if server:
+                self._run.lines = run.said_before(server)
             self._run.banner = number
             self._run.servers.add(server)
+            self._announced = {_speaker(line, process): number}
             return run
         if b"Initializing a" not in line or b"LLM engine (" not in line:
             return None
@@ -153,3 +184,14 @@ class Skimmer:
             return run
         run.engines.add(engine)
         return None
+
+
+def _speaker(line: bytes, process: re.Match[bytes] | None) -> tuple[bytes, bytes]:
+    """Who wrote a banner: container or host and process, and its number."""
+    if process is None:
+        banner = _BANNER.search(line, 0, 600)
+        front = line[: banner.start()] if banner is not None else line
+        front, number = front.split(b"INFO", 1)[0], b""
+    else:
+        front, number = line[: process.end(1)], process[2]
+    return _MOMENT.sub(b"", front), number

@@ -20,6 +20,7 @@ _SAME_PLACE: Final = 40
 """Messages of one statement of vLLM that are kept in a log that is too long to keep everything."""
 _MOST_PLACES: Final = 5_000
 _CONTEXT: Final = 40
+_BEFORE_BANNER: Final = 12
 KEY_LIMIT: Final = 400
 
 NUMBERS: Final = b"0123456789abcdef"
@@ -38,6 +39,8 @@ class Skimmed:
         """How often each kind of line came."""
         self.dropped = 0
         """Lines that were neither kept nor alike to kept ones."""
+        self.left_out = 0
+        """Different errors that were read and not kept."""
         self.banner: int | None = None
         """Number of the line that announces the start."""
         self.answered = 0
@@ -63,6 +66,21 @@ class Skimmed:
         self.counts = {key: count for key, count in self.counts.items() if count > REPEATS}
         self.passed.clear()
         self._places.clear()
+
+    def said_before(self, server: bytes) -> list[tuple[int, bytes]]:
+        """Takes the lines at the end that the next start's server wrote before its banner."""
+        taken: list[tuple[int, bytes]] = []
+        process = b"(" + server + b" pid="
+        while self.lines and not self._tail and len(taken) < _BEFORE_BANNER:
+            line = self.lines[-1][1]
+            if process not in line[:400] or not (b" INFO " in line[:500] or b" WARNING " in line[:500]):
+                break
+            taken.append(self.lines.pop())
+        # A start that died without a word ends with such lines of its own.
+        if len(taken) == _BEFORE_BANNER or not (self._tail or any(b"rror" in line for _, line in self.lines[-3:])):
+            self.lines += taken[::-1]
+            return []
+        return taken[::-1]
 
     def surplus(self, line: bytes) -> int:
         """How often a line like this came beyond the kept ones."""

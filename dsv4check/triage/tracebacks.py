@@ -13,6 +13,7 @@ from dsv4check.triage.frames import (
     exception_of,
     frame_of,
     is_carets,
+    is_progress,
     without_gutter,
 )
 from dsv4check.triage.messages import continues, only_announced, unwrap_ray
@@ -76,6 +77,9 @@ class _Stream:
                 line = replace(line, text=text)
         stripped = text.strip()
         indent = len(text) - len(text.lstrip())
+        if "%" in stripped and is_progress(stripped):
+            # Other processes draw their bars into a traceback.
+            return False
         if HEADER in text:
             self._header(index, line, indent)
             return True

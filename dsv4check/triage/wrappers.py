@@ -36,6 +36,7 @@ _WRAPPER: Final = re.compile(
 )
 _QUOTE: Final = re.compile(r"^\s{0,3}(?:>\s?)+")
 _TEXT_KEYS: Final = ("log", "message", "msg", "MESSAGE", "line", "text", "body", "textPayload")
+_INNER_KEYS: Final = ("attributes", "content", "_source", "jsonPayload", "event")
 _LEVEL_KEYS: Final = ("levelname", "level", "severity", "lvl")
 _LEVELS: Final = {
     "TRACE": "DEBUG",
@@ -67,8 +68,11 @@ class Unwrapped:
     """The runtime cut the line; the next one of the same label goes on."""
 
 
-def clean(raw: str) -> str:
-    """The line without escape sequences, control characters, entities and marks of Markdown around it."""
+def clean(raw: str, *, quoted: bool = True) -> str:
+    """The line without escape sequences, control characters, entities and marks of Markdown around it.
+
+    ``quoted``: a ``>`` in front is the mark of a quotation.
+    """
     text = raw
     if text[:1] in "\x01\x02" and text:
         text = _STREAM_HEADER.sub("", text)
@@ -80,7 +84,7 @@ def clean(raw: str) -> str:
         text = html.unescape(text)
     if "<" in text:
         text = _TAG.sub("", text)
-    if text.startswith((">", " >", "  >", "   >")):
+    if quoted and text.startswith((">", " >", "  >", "   >")):
         text = _QUOTE.sub("", text)
     if "`" in text:
         text = "" if _FENCE.match(text) else _without_ticks(text)
@@ -140,6 +144,10 @@ def _record(text: str) -> dict[str, Any] | None:
         return None
     if not isinstance(record, dict):
         return None
+    for key in _INNER_KEYS:
+        inner = record.get(key)
+        if isinstance(inner, dict) and any(isinstance(inner.get(name), str) for name in _TEXT_KEYS):
+            return inner
     return record if any(isinstance(record.get(key), str) for key in _TEXT_KEYS) else None
 
 
