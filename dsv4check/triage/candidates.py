@@ -25,7 +25,7 @@ _WEIGHT: Final = {
     Standing.FOUND: 80.0,
     Standing.PLAUSIBLE: 20.0,
     Standing.LOG_ONLY: 16.0,
-    Standing.OPEN: 5.0,
+    Standing.OPEN: 12.0,
     Standing.UNCONFIRMED: -40.0,
     Standing.NOT_FOUND: -60.0,
     Standing.OTHER_RELEASE: -80.0,
@@ -33,10 +33,14 @@ _WEIGHT: Final = {
 }
 _REFUTING: Final = frozenset({Standing.OTHER_RELEASE, Standing.REFUTED})
 _SUPPORTING: Final = frozenset({Standing.FOUND, Standing.LOG_ONLY, Standing.PLAUSIBLE})
+_WITHOUT_FLAGS: Final = -50.0
+"""For a finding in a launch without its flags, which may be another one."""
 _LETTER: Final = 0.4
 _MOST_LETTERS: Final = 60
 _AT_ITS_PLACE: Final = 12.0
 """For a signature that also asks for a frame of the traceback."""
+_INNERMOST: Final = 8.0
+"""And the nearer that frame is to the one that failed."""
 _SAME_STAGE: Final = 10.0
 """Weights: what the launch says counts more than a longer text, and that more than the stage."""
 _MOST: Final = 6
@@ -96,8 +100,8 @@ def _weigh(match: TextMatch, launch: KnownLaunch, milestone: Milestone) -> _Weig
     evidence = [Evidence(_text_evidence(match), line=match.line)]
     evidence.append(Evidence(view.reason, supports=view.standing in _SUPPORTING))
     score = _WEIGHT[view.standing] + view.weight + _LETTER * min(match.specificity, _MOST_LETTERS) + _worth(rule)
-    if match.signature is not None and match.signature.frame:
-        score += _AT_ITS_PLACE
+    if match.frames_below is not None:
+        score += _AT_ITS_PLACE + max(0.0, _INNERMOST - match.frames_below)
     stage = finding.stage if finding is not None else rule.stage
     if milestone.shown:
         same = stage is milestone.stage
@@ -124,7 +128,10 @@ class _View:
 
 def _view(rule: Rule, finding: Finding | None, launch: KnownLaunch) -> _View:
     if finding is not None:
-        return _View(Standing.FOUND, "the checker finds it in the launch that the log states")
+        if launch.flags_known:
+            return _View(Standing.FOUND, "the checker finds it in the launch that the log states")
+        reason = "the checker finds it in the launch that the log states, whose flags are not known"
+        return _View(Standing.FOUND, reason, weight=_WITHOUT_FLAGS)
     if rule.found_in is FoundIn.LOG:
         return _View(Standing.LOG_ONLY, "it lies in the machine or its software, which no flag shows")
     if launch.build is not None and launch.release_admits(rule) is False:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from dsv4check.engine.literal import required_literal
@@ -12,7 +12,9 @@ from dsv4check.engine.signature import Signature, compiled
 from dsv4check.records import dataclass
 from dsv4check.triage.records import ErrorEvent, LogLine, Run
 
-_NO_LITERAL: Final = re.compile(r"\(\?[^)]*\)|\\[A-Za-z]|\[[^\]]*\]|\{\d+,?\d*\}|[\\.*+?^$|()]")
+_NO_LITERAL: Final = re.compile(
+    r"\(\?(?:[aiLmsux-]+\)|P?<\w+>|<?[:=!])|\\[A-Za-z]|\[[^\]]*\]|\{\d+,?\d*\}|[\\.*+?^$|()]"
+)
 """What does not stand for itself in a regular expression."""
 _MAX_SAID: Final = 20_000
 """Characters of one error that are searched."""
@@ -28,13 +30,15 @@ class TextMatch:
     """Where in the log."""
     specificity: int
     """Letters of the log that the signature asks for: the more, the less it may be a coincidence."""
+    frames_below: int | None = None
+    """Frames of the traceback below the one that the signature asks for; None when it asks for none."""
 
 
 def rules_for_event(event: ErrorEvent, rules: Iterable[Rule]) -> list[TextMatch]:
     """The rules with a signature in an error, each once with its most specific one; most specific first."""
     said, places = event.said[:_MAX_SAID], event.places
     return _best(
-        TextMatch(rule, signature, event.line, specificity(signature, said))
+        TextMatch(rule, signature, event.line, specificity(signature, said), _below(signature, places))
         for rule in rules
         for signature in rule.signatures
         if signature.matches(said, places)
@@ -68,10 +72,22 @@ def specificity(signature: Signature, said: str) -> int:
     return min(len(_NO_LITERAL.sub("", signature.text)), len(found.group()) if found is not None else 0)
 
 
+def _below(signature: Signature, places: Sequence[str]) -> int | None:
+    if not signature.frame:
+        return None
+    pattern = compiled(signature.frame)
+    return next((below for below, place in enumerate(reversed(places)) if pattern.search(place)), None)
+
+
 def _best(found: Iterable[TextMatch]) -> list[TextMatch]:
     best: dict[str, TextMatch] = {}
     for item in found:
         known = best.get(item.rule.id)
-        if known is None or item.specificity > known.specificity:
+        if known is None or _order(item) < _order(known):
             best[item.rule.id] = item
-    return sorted(best.values(), key=lambda item: (-item.specificity, item.rule.id))
+    return sorted(best.values(), key=lambda item: (*_order(item), item.rule.id))
+
+
+def _order(item: TextMatch) -> tuple[bool, int]:
+    """A text at its place in the traceback first, then the longest."""
+    return item.frames_below is None, -item.specificity

@@ -14,7 +14,7 @@ from dsv4check.report.triage_formats import TriageFormat, render
 from dsv4check.report.triage_parts import packed
 from dsv4check.report.triage_text import triage_blocks
 from dsv4check.report.triage_words import headline
-from dsv4check.triage.answer import Candidate, Evidence, Outcome, Sureness, TriageReport
+from dsv4check.triage.answer import Candidate, Evidence, Outcome, Standing, Sureness, TriageReport
 from dsv4check.triage.records import ErrorEvent, Fact, Milestone
 from tests.launches import all_rules
 from tests.report.triage import (
@@ -158,7 +158,11 @@ def long_command() -> TriageReport:
     made = report("-tp 8 --max-model-len 131072 --max-num-seqs 64 --served-model-name model --trust-remote-code")
     found = finding(made, "KV001")
     reason = (Evidence("the log has its text"), Evidence("it is about another GPU than the log shows", supports=False))
-    others = [Candidate(item, Sureness.POSSIBLE, reason) for item in all_rules()[:6] if item.id != "KV001"]
+    others = [
+        Candidate(item, Sureness.POSSIBLE, reason, standing=Standing.REFUTED)
+        for item in all_rules()[:6]
+        if item.id != "KV001"
+    ]
     return answer(
         candidates=(replace(certain().candidates[0], finding=found, message=found.message), *others[:5]),
         report=made,
@@ -185,7 +189,7 @@ def test_causes_that_the_launch_speaks_against_take_a_line_each() -> None:
 def test_a_refuted_cause_is_not_one_of_the_possible_ones() -> None:
     made = undecided()
     reason = (Evidence("it is about another GPU than the log shows", supports=False),)
-    refuted = Candidate(rule("PK003"), Sureness.POSSIBLE, reason)
+    refuted = Candidate(rule("PK003"), Sureness.POSSIBLE, reason, standing=Standing.REFUTED)
     assert "between PK001 and PK002" in headline(replace(made, candidates=(*made.candidates, refuted)))
 
 

@@ -22,11 +22,13 @@ def known(
 ) -> KnownLaunch:
     return KnownLaunch(
         rules={},
+        request=None,
         build=None if build is None else resolve_vllm(build),
         hardware=Hardware(),
         packages={},
         report=made,
         recheck=recheck,
+        flags_known=True,
         complete=True,
     )
 

@@ -19,8 +19,9 @@ RULES = (SHORT, LONG, FRAMED, ELSEWHERE, PLACE)
 
 def test_the_most_specific_first_and_each_rule_once() -> None:
     found = rules_for_event(event(), RULES)
-    assert [match.rule.id for match in found] == ["ZZ002", "ZZ003", "ZZ005", "ZZ001"]
-    assert found[0].signature == LONG.signatures[1]
+    assert [match.rule.id for match in found] == ["ZZ003", "ZZ005", "ZZ002", "ZZ001"]
+    assert found[2].signature == LONG.signatures[1]
+    assert [match.frames_below for match in found] == [0, 1, None, None]
     assert all(match.line == event().line for match in found)
 
 
@@ -60,9 +61,17 @@ def test_a_debug_line_says_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "letters"),
-    [("got auto", 8), (r"got \w+", 4), (r"^got (a|b)$", 6), ("[abc]+x{3}", 1), (r"a\.b", 2), ("(?i)got", 3)],
+    ("text", "said", "letters"),
+    [
+        ("got auto", "it got auto", 8),
+        (r"got \w+", "got bfloat16", 4),
+        (r"^(?:a long alternative|got b)$", "got b", 5),
+        ("[abc]+x{3}", "axxx", 1),
+        (r"a\.b", "a.b", 2),
+        ("(?i)got", "GOT", 3),
+        ("got auto", "nothing", 0),
+    ],
 )
-def test_letters_that_a_signature_asks_for(text: str, letters: int) -> None:
-    assert specificity(Signature(text)) == letters
-    assert specificity(Signature(text, "core")) == letters + 4
+def test_letters_of_the_log_that_a_signature_asks_for(text: str, said: str, letters: int) -> None:
+    assert specificity(Signature(text), said) == letters
+    assert specificity(Signature(text, "core"), said) == letters

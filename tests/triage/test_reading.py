@@ -225,8 +225,8 @@ def test_the_benchmark_reads_each_kind_within_a_share_of_the_limit() -> None:
     rows = [line.split() for line in ran.stdout.splitlines()]
     assert [row[0] for row in rows] == ["server", "stamped", "loop", "docker", "random", "one-line", "gzip"]
     for row in rows:
-        # 500 MB in 20 s, and the start of the process.
-        assert float(row[1]) < 0.8 + 0.5, row
+        # 500 MB in 20 s, and the start of the process and the answer on a machine that does other things as well.
+        assert float(row[1]) < 0.8 + 1.5, row
         assert float(row[6]) < 150, row
     assert all("The last unsup" in line for line in ran.stdout.splitlines())
 
