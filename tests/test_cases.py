@@ -16,15 +16,25 @@ CASES: list[dict[str, Any]] = [
     case for path in sorted(CORPUS.glob("cases*.yaml")) for case in load_yaml(path.read_text(encoding="utf-8"))
 ]
 
-# Launches about drafts and formats with another verdict than their case has, and why.
+# Launches with another verdict than their case has, and why.
 _NVFP4_DRAFT = (
     "from 0.32.0 on vLLM leaves the experts that the checkpoint's ignore list names in MXFP4, the draft's among them "
     "(models/deepseek_v41/quant_config.py): the draft is built as it is stored"
 )
-WEIGHTS_EXPLAINED: dict[str, str] = {
+_ON_THE_MACHINE = "nothing of the launch shows it; triage knows its text ({})"
+EXPLAINED: dict[str, str] = {
     "rcp33-flash-nvfp4-b200-tep8-mtp2": _NVFP4_DRAFT,
     "rcp33-pro-nvfp4-b200-tep8-cutedsl-mtp2": _NVFP4_DRAFT,
     "spec-14-w4a16-optional-scales": "only the checkpoint's index tells; with it on disk WT018 names the scales",
+    "hopper-phase1-614-pro-v0260": "only the V2 runner pads requests, which this launch does not use: nothing in the "
+    "code leads to the report",
+    "b200-v0280-bos-only-v2-default": "one open report without a cause in the code",
+    "wrapper-default-block-size-16-v033": "proven by the code: a block of 16 tokens holds no C128 state (KV018)",
+    "ops-tilelang-nvcc-header-mismatch": _ON_THE_MACHINE.format("HO008"),
+    "ops-nvcc-h100-021": _ON_THE_MACHINE.format("HO008"),
+    "triage-gh200-0220-96gb": "5.4 GiB are left where 6.7 GiB are needed: inside the range of the estimate",
+    "triage-pro6000-0250-load-fault": "one report of a FlashInfer older than the pin: a warning (PK007), no proof",
+    "triage-h20-v4pro-mlir": "the versions of the packages' parts are not stated; triage knows its text (PK013)",
 }
 
 # Known-good launches that rightly get an error, with the proof.
@@ -89,20 +99,18 @@ def test_agreement_on_static_cases(figures: Callable[[str], None]) -> None:
     assert not high, high
 
 
-def test_cases_about_drafts_weights_and_formats(figures: Callable[[str], None]) -> None:
-    """All of them, also those that only an installation could settle: each agrees, or there is a reason."""
-    subjects = ("spec-decode", "draft-weights", "quantization")
-    cases = [case for case in CASES if case["expect"]["about"] in subjects]
+def test_every_case_agrees_or_has_a_reason(figures: Callable[[str], None]) -> None:
+    """All of them, also those that only an installation or a run could settle."""
     differ = {}
-    for case in cases:
+    for case in CASES:
         report = _report(case)
         if report is None or report.verdict.value != case["expect"]["verdict"]:
             got = None if report is None else report.verdict.value
             differ[case["id"]] = f"{case['id']}: expected {case['expect']['verdict']}, got {got}"
-    lines = [f"  {text}: {WEIGHTS_EXPLAINED.get(name, 'unexplained')}" for name, text in differ.items()]
-    agreed = len(cases) - len(differ)
-    figures("\n".join([f"cases about {', '.join(subjects)}: {agreed} of {len(cases)} agree; the rest:", *lines]))
-    assert set(differ) == set(WEIGHTS_EXPLAINED)
+    reasons = EXPLAINED | PASS_WITH_ERROR
+    lines = [f"  {text}: {reasons.get(name, 'unexplained')}" for name, text in differ.items()]
+    figures("\n".join([f"all cases: {len(CASES) - len(differ)} of {len(CASES)} verdicts agree; the rest:", *lines]))
+    assert set(differ) == set(reasons)
 
 
 def test_fixes_of_high_confidence_failures() -> None:
