@@ -57,4 +57,15 @@ def masked_command(command: Command) -> Command:
         secret_follows = flag in _SECRET_FLAGS and not equals
         if flag in _SECRET_FLAGS and equals:
             tokens[index] = replace(token, text=f"{name}={MASK}")
+        elif "{" in token.text:
+            tokens[index] = replace(token, text=_IN_JSON.sub(_masked_member, token.text))
     return replace(command, tokens=tuple(tokens), env=masked_env(command.env))
+
+
+_IN_JSON: Final = re.compile(r'(?P<head>"(?P<name>[^"\\]{1,80})"\s{0,9}:\s{0,9}")(?P<value>(?:[^"\\]|\\.)*)"')
+"""A member of a JSON value whose own value is a text."""
+
+
+def _masked_member(match: re.Match[str]) -> str:
+    secret = _SECRET_DEST.search(match["name"].replace("-", "_")) and match["value"]
+    return f'{match["head"]}{MASK}"' if secret else match[0]

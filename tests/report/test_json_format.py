@@ -9,7 +9,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from dsv4check.report.masking import masked_settings
+from dsv4check.deployment import Command, Token
+from dsv4check.problems import Origin
+from dsv4check.report.masking import masked_command, masked_settings
 from dsv4check.report.schema import json_schema
 from tests.launches import run_launch
 
@@ -105,3 +107,12 @@ def test_other_settings_stay(name: str) -> None:
 def test_a_bare_token_flag_is_no_secret() -> None:
     made = run_launch(LAUNCHES[0] | {"args": "-tp 8 --hf-token"}).to_dict()
     assert made["deployment"]["flags"]["hf_token"] is True
+
+
+def test_secrets_in_json_words_of_the_command_are_masked() -> None:
+    text = '--kv-transfer-config={"kv_connector":"X","kv_connector_extra_config":{"api_key": "sk-a\\"b","size":"12"}}'
+    command = Command(("vllm", "serve"), (Token(text, Origin("flag", text)),))
+    said = masked_command(command).tokens[0].text
+    assert (
+        said == '--kv-transfer-config={"kv_connector":"X","kv_connector_extra_config":{"api_key": "***","size":"12"}}'
+    )
