@@ -57,7 +57,7 @@ NOT_FIRST: Mapping[str, str] = {
     "KC014": CUT,
     "PA018": CUT,
     "KV016": "it is about a launch whose GPU is not named, and a report names one",
-    "PA004": "the ranks of a launch that is too large look like those of two nodes",
+    "PA005": "the report does not say that there are two nodes, so that the ranks are too many for one",
     "QN011": ON_DISK,
     "WT004": ON_DISK,
     "WT015": ON_DISK,
