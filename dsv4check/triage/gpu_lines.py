@@ -24,6 +24,7 @@ _TOPOLOGY: Final = re.compile(
     r"^[\s>]*(?:\x1b\[\d*m)?(?P<columns>GPU0[ \t]+(?:GPU\d{1,2}[ \t]+){0,40})(?=NIC\d|mlx|CPU Affinity)", re.MULTILINE
 )
 """The head of the table that ``nvidia-smi topo -m`` prints: a column for each GPU."""
+_MARKS: Final = {"collect_env": "GPU ", "nvidia-smi": " |"}
 _TOTAL: Final = re.compile(r"has a total capacity of (?P<gib>\d{1,4}(?:\.\d{1,4})?) GiB")
 _FREE: Final = re.compile(r"Free memory on device \S{0,20} ?\(\d{1,4}(?:\.\d+)?/(?P<gib>\d{1,4}(?:\.\d{1,4})?) GiB\)")
 _CONFIG_FILE: Final = re.compile(r"device_name=(?P<name>[A-Z][A-Za-z0-9_.-]{2,60}?)(?=,|\.json|\s|'|$)")
@@ -69,7 +70,7 @@ def _of_driver(reading: LogReading) -> Iterator[Fact]:
     """``collect_env``, ``nvidia-smi -L`` and the table of ``nvidia-smi``, as they stand in the text's beginning."""
     for how, pattern in (("collect_env", _DEVICE), ("nvidia-smi", _TABLE)):
         devices = []
-        for match in pattern.finditer(reading.head):
+        for match in pattern.finditer(reading.head) if _MARKS[how] in reading.head else ():
             devices.append(_Device(int(match["index"]), match["name"].strip(), place(reading, match.start())))
             if len(devices) >= 200:
                 break
@@ -78,7 +79,7 @@ def _of_driver(reading: LogReading) -> Iterator[Fact]:
     if columns is not None:
         count = len(set(columns["columns"].split()))
         yield Fact("gpus", str(count), "collect_env", place(reading, columns.start("columns")))
-    for match in _TABLE_MEMORY.finditer(reading.head):
+    for match in _TABLE_MEMORY.finditer(reading.head) if "MiB" in reading.head else ():
         yield Fact("gpu_memory_gib", f"{int(match['mib']) / 1024:.2f}", "nvidia-smi", place(reading, match.start()))
         break
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Final
@@ -49,9 +50,15 @@ _ADVICE: Final = re.compile(
 _ERROR: Final = re.compile(r"^\s*(?:[\w.]*(?:Error|Exception|Warning)\b|assert |raise |#|\$ |Traceback)")
 _SENTENCE_END: Final = re.compile(r"[.;!?]\s|[。；！？]")
 _NEXT_WORDS: Final = frozenset(
-    "is are was were does do did and or to with flag option parameter argument in on at for from the a it set has had"
-    " which that value not when if by as makes causes still because but then so can will".split()
+    (
+        *("is", "are", "was", "were", "does", "do", "did", "and", "or", "to", "with", "flag", "option", "parameter"),
+        *("argument", "in", "on", "at", "for", "from", "the", "a", "it", "set", "has", "had", "which", "that"),
+        *("value", "not", "when", "if", "by", "as", "makes", "causes", "still", "because", "but", "then", "so", "can"),
+        *("will"),
+    )
 )
+_NEAR: Final = 60
+"""Characters in front of a flag that say whether it was set."""
 _MOST_FLAGS: Final = 60
 
 
@@ -99,7 +106,9 @@ def read_prose_flags(reading: LogReading, table: FlagTable) -> ProseFlags:
 def _variables(text: str) -> Iterator[tuple[str, str]]:
     for match in _VARIABLE.finditer(text):
         value = match["value"].rstrip(".,:")
-        if counts(match["name"], value, "prose") and not _WITHOUT.search(text[: match.start()]):
+        if counts(match["name"], value, "prose") and not _WITHOUT.search(
+            text[max(0, match.start() - _NEAR) : match.start()]
+        ):
             yield match["name"], value
 
 
@@ -113,7 +122,7 @@ def _flags(text: str, table: FlagTable, advice: bool) -> Iterator[tuple[str, str
         else:
             continue
         spec = table.by_option.get(spelled)
-        before = text[: match.start()]
+        before = text[max(0, match.start() - _NEAR) : match.start()]
         dropped = _DROPPED.search(before) is not None
         if spec is None or _WITHOUT.search(before) or (advice and not dropped):
             continue
@@ -136,13 +145,21 @@ def _fits(value: str, spec: FlagSpec) -> bool:
         return False
     if spec.kind.endswith(("int", "float")):
         return value[:1].isdigit() or value == "auto"
-    return not spec.is_json or value.startswith("{")
+    return not spec.is_json or _is_object(value)
+
+
+def _is_object(value: str) -> bool:
+    """True for JSON that the sentence holds all of."""
+    try:
+        return isinstance(json.loads(value), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _sizes(text: str, table: FlagTable) -> Iterator[tuple[str, str | None]]:
     for match in _SIZE.finditer(text):
         name, size = match["name"].lower(), match["size"]
-        before = text[: match.start()]
+        before = text[max(0, match.start() - _NEAR) : match.start()]
         if match["sign"].isspace() and match["name"] != match["name"].lower() and name != "tp":
             continue
         if _WITHOUT.search(before) or before.endswith(("--", "-")):
@@ -155,5 +172,5 @@ def _sizes(text: str, table: FlagTable) -> Iterator[tuple[str, str | None]]:
     if _RAY.search(text) is not None:
         yield "--distributed-executor-backend", "ray"
     expert = _EXPERT.search(text)
-    if expert is not None and not _WITHOUT.search(text[: expert.start()]):
+    if expert is not None and not _WITHOUT.search(text[max(0, expert.start() - _NEAR) : expert.start()]):
         yield "--enable-expert-parallel", None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import cache
+from itertools import islice
 from typing import Final
 
 from dsv4check.inputs.gpu import GpuSpec, find_gpu, gpu_catalogue
@@ -59,6 +60,7 @@ _PER_NODE: Final = re.compile(
 )
 _TOO_SHORT: Final = frozenset({"Thor", "T5000", "B60", "SM121", "T4", "L4"})
 _SPARK: Final = "Spark"
+_MOST_IN_LINE: Final = 12
 _MOST_SINGLE: Final = 16
 """More machines of one GPU are no cluster, but a number of something else."""
 _CAPABILITY_WORDS: Final = ("capability", "sm_", "sm7", "sm8", "sm9", "sm1", "compute_")
@@ -102,7 +104,7 @@ def prose_gpus(reading: LogReading) -> Iterator[Fact]:
     capabilities: dict[str, LogLine] = {}
     pattern, pieces = _names()
     for start, text in prose_lines(reading.head, (*pieces, *_CAPABILITY_WORDS)):
-        for match in pattern.finditer(text):
+        for match in islice(pattern.finditer(text), _MOST_IN_LINE):
             spec = _spec_of(match, text)
             if spec is None:
                 continue
@@ -123,8 +125,14 @@ def _spec_of(match: re.Match[str], text: str) -> GpuSpec | None:
     name = match["name"]
     if name.lower().startswith("spark"):
         # Alone it is a word of its own; with a count in front it is the machine.
-        return find_gpu(_SPARK) if _counted_before(text[: match.start()]) is not None else None
-    if name.isdecimal() and _counted_before(text[: match.start()]) is None and _AFTER.match(text, match.end()) is None:
+        return (
+            find_gpu(_SPARK) if _counted_before(text[max(0, match.start() - 100) : match.start()]) is not None else None
+        )
+    if (
+        name.isdecimal()
+        and _counted_before(text[max(0, match.start() - 100) : match.start()]) is None
+        and _AFTER.match(text, match.end()) is None
+    ):
         return None
     return find_gpu(name)
 
@@ -150,7 +158,7 @@ def _weighed(found: dict[str, _Mention], capabilities: dict[str, LogLine]) -> It
 
 
 def _mention(spec: GpuSpec, text: str, match: re.Match[str], line: LogLine) -> _Mention:
-    before = text[: match.start()]
+    before = text[max(0, match.start() - 100) : match.start()]
     count = _counted_before(before)
     nodes = None
     counted = _BEFORE.search(before)

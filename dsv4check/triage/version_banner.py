@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Final
 
 from dsv4check.launchfiles.images import release_of_image
@@ -22,6 +23,7 @@ _MODELS: Final = (
     re.compile(r"vLLM server version \S+, serving model (?P<model>\S.{0,400}?)\s*$"),
 )
 _COLLECTED: Final = re.compile(rf"^[\s>|]*vLLM Version\s*: *{_VERSION}", re.MULTILINE | re.IGNORECASE)
+_COLLECTED_HINT: Final = re.compile(r"vllm version *:", re.IGNORECASE)
 _NAMED: Final = re.compile(rf"^Name: vllm\s*\nVersion: {_VERSION}", re.MULTILINE)
 _PACKAGES: Final = (
     re.compile(rf"vllm(?:\[[\w,]{{1,60}}\])? ?== ?{_VERSION}"),
@@ -48,8 +50,11 @@ _IMAGE: Final = re.compile(
 )
 _IMAGE_TAIL: Final = re.compile(r"[\w.-]{0,80}:[\w.-]")
 _IMAGE_START: Final = re.compile(r"[\w./:-]{0,400}\Z")
+_OPENING: Final = 4000
+"""Characters that a report names its version in without saying of what."""
 _PREVIEW: Final = re.compile(r"0\.1\.dev\d|0\.0\.0|0\.1\.0(?:\+|$)")
 _MOST: Final = 50
+_MOST_TAGGED: Final = 2000
 
 
 def banner_facts(run: Run) -> Iterator[Fact]:
@@ -94,9 +99,6 @@ def text_versions(reading: LogReading) -> Iterator[Fact]:
     yield from _image_facts(reading, [image for image in found if image not in exact])
 
 
-_COLLECTED_HINT: Final = re.compile(r"vllm version *:", re.IGNORECASE)
-
-
 def _mentions(text: str) -> list[int]:
     """Where the text says vLLM."""
     lowered = text.lower()
@@ -136,9 +138,6 @@ def _bare_releases(head: str) -> Iterator[re.Match[str]]:
             yield match
 
 
-_OPENING: Final = 4000
-
-
 def _facts(reading: LogReading, how: str, matches: Iterable[re.Match[str]]) -> Iterator[Fact]:
     for count, match in enumerate(matches):
         if count >= _MOST:
@@ -155,8 +154,9 @@ def images(text: str) -> tuple[str, ...]:
     """References of container images that are called like vLLM's, in order."""
     found: dict[str, None] = {}
     read_to = 0
-    for at in _mentions(text):
-        if at < read_to or _IMAGE_TAIL.match(text, at + 4) is None:
+    tagged = (at for at in _mentions(text) if _IMAGE_TAIL.match(text, at + 4) is not None)
+    for at in islice(tagged, _MOST_TAGGED):
+        if at < read_to:
             continue
         before = _IMAGE_START.search(text[max(0, at - 400) : at])
         match = _IMAGE.search(text, at - (len(before.group()) if before is not None else 0), at + 200)

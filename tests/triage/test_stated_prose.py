@@ -37,6 +37,7 @@ _FLASH = "deepseek-ai/DeepSeek-V4-Flash"
         ("--max-model-len is what it names", ""),
         ("--kv-cache-dtype is ignored, --tokenizer-mode with quotes", ""),
         ("--speculative-config nothing", ""),
+        ('--compilation-config {"pass_config": {"a": 1}, "mode": 3}', ""),
         ("--not-a-flag 3", ""),
         ("ValueError: pass --block-size 256", ""),
         ("python3 -m sglang.launch_server --trust-remote-code --tp 4", ""),
