@@ -94,7 +94,7 @@ def variable_facts(reading: LogReading, run: Run) -> Iterator[Fact]:
         if count >= _MOST:
             break
         value = match["value"].strip("\"'")
-        if _counts(match["name"], value, "command"):
+        if counts(match["name"], value, "command"):
             yield Fact(f"env {match['name']}", value, "command", place(reading, match.start()))
     for line in run.lines:
         unknown = _UNKNOWN.search(line.text) if "Unknown vLLM" in line.text else None
@@ -110,11 +110,11 @@ def _listed(reading: LogReading, start: int) -> Iterator[Fact]:
             return
         at = match.end()
         value = match["value"].strip()
-        if _counts(match["name"], value, "collect_env"):
+        if counts(match["name"], value, "collect_env"):
             yield Fact(f"env {match['name']}", value, "collect_env", place(reading, match.start()))
 
 
-def _counts(name: str, value: str, how: str) -> bool:
+def counts(name: str, value: str, how: str) -> bool:
     """False for secrets, for what says nothing about a launch, and for what vLLM sets itself."""
     if not RELEVANT.match(name) or "vllm serve" in value or masked_env({name: value})[name] != value or "$" in value:
         return False

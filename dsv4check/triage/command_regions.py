@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 from dsv4check.launchfiles.extract import MARKS
+from dsv4check.triage.reprs import read_repr
 
 _FENCE: Final = re.compile(
     r"^[ \t>]*(?:```|~~~)[^\n]*\n(?P<body>.*?)(?:^[ \t>]*(?:```|~~~)|\Z)", re.MULTILINE | re.DOTALL
@@ -17,7 +19,7 @@ _START: Final = re.compile(
     r"(?:\bvllm serve\b|-m vllm\.entrypoints|\b(?:docker|podman|nerdctl)(?: container)? run\b|vllm/vllm-openai\S* )"
 )
 _PROSE_BEFORE: Final = re.compile(
-    r"^[^;&|'\"(){}=]{1,4000}?\s(?=(?:[A-Z][A-Z0-9_]+=\S+\s+)*(?:\S*/)?(?:vllm serve\s|python[\d.]*\s+-m\s+vllm\.))"
+    r"^[^;&|'\"{}=$]{1,4000}?\s(?=(?:[A-Z][A-Z0-9_]+=\S+\s+)*(?:\S*/)?(?:vllm serve\s|python[\d.]*\s+-m\s+vllm\.))"
 )
 _WRAPPERS: Final = re.compile(
     r"\b(?:docker|podman|nerdctl|srun|mpirun|uv|exec|nohup|time|numactl|taskset|sudo|env|bash|sh)\s"
@@ -32,6 +34,12 @@ _LOG: Final = re.compile(
     r"\s(?:\([A-Z]\w+ pid=\d+\)|(?:DEBUG|INFO|WARNING|ERROR) \d\d-\d\d \d\d:\d\d)|^(?:\([A-Z]\w+ pid=\d+\)|Traceback )"
 )
 _FLAG_LINE: Final = re.compile(r"^[>\s]*(?:--?[a-zA-Z]|\{|\}|'|\"\w|<<|-[ve] )")
+_LEFT_OUT: Final = re.compile(r"(?<=\S)\s+(?:\.\.\.|…|\[\.\.\.\]|<\.\.\.>)(?=\s)")
+"""What stands for words that a report leaves out."""
+_LIST: Final = re.compile(
+    r"\[\s*['\"](?:[^'\"\s\[\]]{0,200}/)?(?:vllm['\"],\s*['\"]serve|python[\d.]*['\"],\s*['\"]-m['\"],\s*['\"]vllm)"
+)
+_IN_FILE: Final = re.compile(r"^\s*(?:CMD|ENTRYPOINT|(?:- )?(?:command|args|entrypoint)\s*:)\s*\Z")
 _MOST_LINES: Final = 120
 _MOST_REGIONS: Final = 60
 
@@ -58,6 +66,19 @@ def launch_regions(head: str) -> Iterator[tuple[str, int, bool]]:
         if _YAML.search(text) and not _LOG.search(text):
             yield text, at, True
         yield from _shell_regions(text, at)
+    yield from _printed_lists(head)
+
+
+def _printed_lists(head: str) -> Iterator[tuple[str, int, bool]]:
+    """Commands as a program prints them: a list of words."""
+    for count, match in enumerate(_LIST.finditer(head)):
+        if count >= _MOST_REGIONS:
+            return
+        if _IN_FILE.match(head[head.rfind("\n", 0, match.start()) + 1 : match.start()]):
+            continue
+        value = read_repr(head, match.start()).value
+        if isinstance(value, list | tuple) and all(isinstance(word, str) for word in value):
+            yield " ".join(map(shlex.quote, value)) + "\n", match.start(), False
 
 
 def _shell_regions(text: str, at: int) -> Iterator[tuple[str, int, bool]]:
@@ -122,12 +143,17 @@ def _open_quote(text: str) -> bool:
 
 def _code(line: str) -> str:
     """A line without the prompt in front, a log's beginning behind, and what marks it as continued."""
-    bare = _PROMPT.sub("", line)
+    bare = _LEFT_OUT.sub(" ", _PROMPT.sub("", line))
     prose = _PROSE_BEFORE.match(bare)
-    if prose is not None and not _WRAPPERS.search(prose.group()):
+    if prose is not None and not _WRAPPERS.search(prose.group()) and _is_closed(prose.group()):
         bare = bare[prose.end() :]
     found = _LOG.search(bare)
     return bare[: found.start()] if found is not None and found.start() > 0 else bare
+
+
+def _is_closed(text: str) -> bool:
+    """False for a subshell, which a command stands in."""
+    return text.count("(") == text.count(")")
 
 
 def _script(lines: Sequence[str]) -> str:

@@ -187,6 +187,8 @@ def _launch(
         except InputError:
             return None
 
+    # Flags from prose are those that its author thought of.
+    flags_known = stated.flags_from not in ("", "prose")
     known = KnownLaunch(
         rules={rule.id: rule for rule in rules},
         request=request,
@@ -195,7 +197,7 @@ def _launch(
         packages=dict(stated.packages),
         report=report,
         recheck=recheck if report is not None else None,
-        flags_known=bool(stated.words),
-        complete=report is not None and build is not None and hardware.vendor is not None and bool(stated.words),
+        flags_known=flags_known,
+        complete=report is not None and build is not None and hardware.vendor is not None and flags_known,
     )
     return known, notes

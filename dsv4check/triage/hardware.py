@@ -35,26 +35,53 @@ def machine_of(reading: LogReading, run: Run, launch: ShownLaunch | None, sizes:
     said.sort(key=lambda fact: _STRENGTH.index(fact.how))
     gpu, facts = _named(said)
     counted = [fact for fact in said if fact.name == "gpus"]
-    nodes = sizes.get("nnodes") or next((int(fact.value) for fact in said if fact.name == "nodes"), None)
+    if not counted and _is_single(gpu):
+        # The GPU is the machine.
+        shown = next((fact for fact in facts if "contradicts" not in fact.how), facts[0])
+        counted = [Fact("gpus", "1", shown.how, shown.line)]
     replica = _replica(said)
-    if nodes is None and replica is not None and replica[0] > replica[1]:
-        nodes = replica[0] // replica[1]
+    spread = _nodes(said, sizes, replica)
+    nodes = int(spread.value) if spread is not None else None
     gpus = int(counted[0].value) if counted else _of_ranks(said, sizes, nodes or 1, replica)
     facts += counted
     if not counted and gpus is not None:
         facts.append(Fact("gpus", str(gpus), "log line", _first(said, "world size") or _first(said, "replica")))
     memory = [fact for fact in said if fact.name == "gpu_memory_gib"]
     facts += memory[:1]
-    world = next((int(fact.value) for fact in said if fact.name == "world size"), None)
-    if nodes is None and counted and gpus is not None and world is not None and world > gpus and world % gpus == 0:
-        nodes = world // gpus
-        facts.append(Fact("nodes", str(nodes), "log line", _first(said, "world size")))
-    elif nodes is not None:
-        how = "non-default args" if "nnodes" in sizes else "command" if _first(said, "nodes") else "log line"
-        where = {"command": "nodes", "log line": "replica"}.get(how, "")
-        facts.append(Fact("nodes", str(nodes), how, _first(said, where)))
+    if spread is None and counted and gpus is not None:
+        spread = _by_ranks(said, sizes, gpus, single=_is_single(gpu))
+        nodes = int(spread.value) if spread is not None else None
+    facts += [spread] if spread is not None else []
     facts += [fact for fact in said if fact.name == "other gpus"]
     return Machine(gpu, gpus, float(memory[0].value) if memory else None, nodes, tuple(facts))
+
+
+def _nodes(said: list[Fact], sizes: Mapping[str, int], replica: tuple[int, int] | None) -> Fact | None:
+    """How many nodes the launch states: its flags, the manifest, the log, then a report's own words."""
+    stated = [fact for fact in said if fact.name == "nodes"]
+    if "nnodes" in sizes:
+        return Fact("nodes", str(sizes["nnodes"]), "non-default args")
+    if stated and stated[0].how == "command":
+        return stated[0]
+    if replica is not None and replica[0] > replica[1]:
+        return Fact("nodes", str(replica[0] // replica[1]), "log line", _first(said, "replica"))
+    return stated[0] if stated else None
+
+
+def _by_ranks(said: list[Fact], sizes: Mapping[str, int], gpus: int, *, single: bool) -> Fact | None:
+    """Nodes that the ranks take where one has not GPUs enough; None where all ranks are on one node all the same."""
+    world = next((int(fact.value) for fact in said if fact.name == "world size"), 0)
+    if not world and single:
+        world = sizes.get("tensor_parallel_size", 1) * sizes.get("pipeline_parallel_size", 1)
+    if world <= gpus or world % gpus or _first(said, "one node") is not None:
+        return None
+    return Fact("nodes", str(world // gpus), "log line", _first(said, "world size"))
+
+
+def _is_single(name: str | None) -> bool:
+    """True for a GPU that is one with its machine, which never has two of them."""
+    spec = find_gpu(name) if name is not None else None
+    return spec is not None and spec.per_node == 1 and spec.unified_memory
 
 
 def _of_command(launch: ShownLaunch) -> Iterable[Fact]:

@@ -123,7 +123,7 @@ class Fact:
     value: str
     how: str
     """The kind of text it was read from: ``version banner``, ``non-default args``, ``engine config``, ``collect_env``,
-    ``command``, ``image``, ``log line``, ``traceback``."""
+    ``command``, ``image``, ``log line``, ``traceback``, ``prose``."""
     line: LogLine | None = None
 
 
@@ -150,6 +150,9 @@ class Stated:
     """What vLLM said it decided: ``architecture``, ``attention_backend``, ``kv_cache_dtype``, ``runner``, ..."""
     missing: tuple[str, ...] = ()
     """What a check would need and the log does not say, one sentence each."""
+    flags_from: str = ""
+    """How ``words`` were read: ``non-default args``, ``command``, ``engine config``; ``prose`` for those that sentences
+    name, which are not all; empty where none were."""
 
 
 @dataclass(frozen=True, slots=True)

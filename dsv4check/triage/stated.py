@@ -24,6 +24,7 @@ from dsv4check.triage.engine_config import engine_words, read_engine_config, res
 from dsv4check.triage.flag_words import flags_of, longest_context, number_after, table_of, tensor_parallel
 from dsv4check.triage.hardware import Machine, machine_of
 from dsv4check.triage.model_hint import published_like, shown_models
+from dsv4check.triage.prose_flags import ProseFlags, read_prose_flags
 from dsv4check.triage.records import Fact, LogLine, LogReading, Run, Stated
 from dsv4check.triage.version_banner import banner_facts, text_versions
 
@@ -60,6 +61,8 @@ class _Stating:
         self._arguments = read_default_args(reading, self._speaker)
         self._engine = read_engine_config(reading, self._speaker)
         self._launches = shown_launches(reading)
+        self._prose = ProseFlags()
+        self._flags_from = ""
 
     def stated(self) -> Stated:
         """Everything, weighed."""
@@ -67,6 +70,8 @@ class _Stating:
             why = "this start does not state its version and arguments: those of another start in the log are used"
             self._note(why, "log line", self._speaker.first)
         version = self._version()
+        if self._arguments is None and not self._launches:
+            self._prose = read_prose_flags(self._reading, table_of(version))
         model = self._model()
         launch = self._launch(model)
         if version is None and launch is not None and launch.image and release_of_image(launch.image):
@@ -94,6 +99,7 @@ class _Stating:
             packages=packages,
             observed=observed,
             missing=tuple(self._missing),
+            flags_from=self._flags_from,
         )
 
     def _add(self, name: str, value: str, how: str, line: LogLine | None = None) -> None:
@@ -107,6 +113,9 @@ class _Stating:
     def _version(self) -> str | None:
         own = [fact for fact in banner_facts(self._speaker) if fact.name == "vllm"]
         around = [*text_versions(self._reading)]
+        builds = {fact.value for fact in around if fact.how == "prose" and "+g" in fact.value}
+        if len(builds) == 1:
+            around = [fact for fact in around if fact.how != "prose" or fact.value in builds]
         prose = {_same_version(fact.value) for fact in around if fact.how == "prose"}
         if len(prose) > 1:
             # "0.23.0 works, 0.24.0 does not": neither is what this log ran, for all that is known.
@@ -137,6 +146,8 @@ class _Stating:
             for launch in self._launches
             if launch.model and launch.known is not None
         ]
+        if not candidates and self._prose.model is not None:
+            candidates.append(Fact("model", self._prose.model, "prose", self._prose.line))
         if not candidates:
             named = [*shown_models(self._reading)]
             candidates += named if len({fact.value for fact in named}) == 1 else []
@@ -188,8 +199,12 @@ class _Stating:
             how, line = "engine config", self._engine.line
             self._missing.append(_RESOLVED_ONLY)
         if words is None:
+            # Sentences name some of the flags: the others are still missing.
             self._missing.append(_NO_FLAGS)
-            return []
+            words, how, line = [*self._prose.words], "prose", self._prose.line
+            if not words:
+                return []
+        self._flags_from = how
         self._add("flags", " ".join(map(quote, words)), how, line)
         return words
 
@@ -211,6 +226,10 @@ class _Stating:
                     continue
                 env[name] = value
                 self._add(f"env {name}", value, "command", launch.line)
+        for name, value in self._prose.env.items():
+            if name not in env:
+                env[name] = value
+                self._add(f"env {name}", value, "prose", self._prose.line)
         for fact in unknown:
             if fact.name.removeprefix("env ") not in env:
                 env[fact.name.removeprefix("env ")] = fact.value

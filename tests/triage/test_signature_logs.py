@@ -54,7 +54,7 @@ HOST_LAUNCH: Mapping[str, Any] = {
 ON_DISK = "what decides is the checkpoint on disk, which no report states"
 NOT_FIRST: Mapping[str, str] = {
     "KV016": "it is about a launch whose GPU is not named, and a report names one",
-    "PA004": "the ranks of a launch that is too large look like those of two nodes",
+    "PA005": "the report does not say that there are two nodes, so that the ranks are too many for one",
     "WT004": ON_DISK,
     "WT018": ON_DISK,
 }

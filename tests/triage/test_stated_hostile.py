@@ -29,6 +29,11 @@ _TEXTS = {
     "images": "vllm/vllm-openai:v0.24.0 " * 20_000,
     "GPUs": "8x" * 100_000 + ("H20 " * 400 + "\n") * 50,
     "blocks": "█ version " * 50_000,
+    "tagged names": "vllm:a" * 60_000,
+    "sizes": ("TP=8 " * 390 + "\n") * 200,
+    "counts": ("8 x H100 4 4090 " * 120 + "\n") * 200,
+    "flags in sentences": ("--kv-cache-dtype {" * 100 + "\n") * 200,
+    "printed lists": "['vllm', 'serve', " * 20_000,
     "blanks": " " * 500_000,
 }
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from dsv4check.triage.commands import shown_launches
@@ -153,7 +155,7 @@ def _gpus(text: str) -> Stated:
         ("8卡H20", "H20", 8),
         ("H20 * 8", "H20", 8),
         ("2 × RTX PRO 6000 Blackwell", "RTX-PRO-6000", 2),
-        ("on a DGX Spark", "GB10", None),
+        ("on a DGX Spark", "GB10", 1),
         ("4x3090", "RTX-3090", 4),
         ("MI355X x8", "MI355X", 8),
         ("H200 works, B200 does not", None, None),
@@ -166,6 +168,61 @@ def _gpus(text: str) -> Stated:
 def test_gpus_in_texts(text: str, gpu: str | None, gpus: int | None) -> None:
     stated = _gpus(text)
     assert (stated.gpu, stated.gpus) == (gpu, gpus)
+
+
+@pytest.mark.parametrize(
+    ("text", "gpu", "gpus", "nodes"),
+    [
+        ("DGX Spark (GB10, 128 GB), vllm 0.30.0", "GB10", 1, None),
+        ("128 x GB10", "GB10", 1, None),
+        ("3 nodes × 8 H100 (24 GPUs)", "H100", 8, 3),
+        ("2 x 8 H100", "H100", 8, 2),
+        ("two nodes of 8xH100", "H100", 8, 2),
+        ("2 nodes H20 ( 8 x 96GB VRAM)", "H20", 8, 2),
+        ("2x DGX Spark", "GB10", 1, 2),
+        ("two DGX Sparks", "GB10", 1, 2),
+        ("2x AMD Radeon 8060S (Strix Halo APU, gfx1151), 1 GPU per node", "Radeon-8060S", 1, 2),
+        ("across eight RTX 4090 GPUs", "RTX-4090", 8, None),
+        ("tp=4 with 4 H100 works\ntp=8 with 8 H100 does not", "H100", 8, None),
+        ("H200 4卡，vllm", "H200", 4, None),
+        ("4卡H20", "H20", 4, None),
+        ("4卡48GB 4090显卡", "RTX-4090", 4, None),
+        ("8*H20", "H20", 8, None),
+        ("H20 x8", "H20", 8, None),
+        ("H20-141G*8 SINGLE NODE", "H20-141GB", 8, 1),
+        ("2xRTX 6000 Blackwell:", "RTX-PRO-6000", 2, None),
+        ("8x H200s", "H200", 8, None),
+        ("CUDA 12 H100", "H100", None, None),
+        ("Apache Spark, 4090 tokens", None, None, None),
+    ],
+)
+def test_gpus_and_nodes_in_sentences(text: str, gpu: str | None, gpus: int | None, nodes: int | None) -> None:
+    stated = _gpus(text)
+    assert (stated.gpu, stated.gpus, stated.nodes) == (gpu, gpus, nodes)
+
+
+def test_equal_rows_of_a_table_are_gpus_of_their_own() -> None:
+    row = "|   {}  NVIDIA RTX PRO 6000 Blac...    Off |   00000000:16:00.0 Off |                    0 |"
+    text = "\n".join(row.format(index) for index in range(2))
+    kept = replace(log_lines(text)[0], count=2)
+    run = Run(None, (kept,), ())
+    assert read_stated(log_reading(run, text), run).gpus == 2
+    assert read_stated(log_reading(run, ""), run).gpus is None
+
+
+def test_the_columns_of_a_topology_are_counted() -> None:
+    columns = "\t".join(f"GPU{index}" for index in range(8))
+    text = f"GPU Topology:\n\t{columns}\tNIC0\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tNV18\n"
+    assert _gpus(text).gpus == 8
+
+
+@pytest.mark.parametrize(
+    ("address", "nodes"), [("tcp://127.0.0.1:1", None), ("file:///tmp/x", None), ("tcp://10.0.0.1:1", 2)]
+)
+def test_ranks_that_meet_on_this_machine_are_on_one_node(address: str, nodes: int | None) -> None:
+    run = log_run([f"world_size=16 rank=0 local_rank=0 distributed_init_method={address} backend=nccl"])
+    stated = read_stated(log_reading(run, "8x H200"), run)
+    assert (stated.gpus, stated.nodes) == (8, nodes)
 
 
 def test_the_driver_wins_over_prose() -> None:
@@ -181,7 +238,7 @@ def test_the_driver_wins_over_prose() -> None:
         ("Your 'NVIDIA L20' device (with compute capability 8.9)", "L20", None, None),
         ("Free memory on device cuda:0 (116.42/121.69 GiB) on startup", None, None, 121.69),
         ("world_size=8 rank=0 local_rank=0 distributed_init_method=tcp://127.0.0.1:1 backend=nccl", None, 8, None),
-        ("no kernel image, compute capability 12.1", "GB10", None, None),
+        ("no kernel image, compute capability 12.1", "GB10", 1, None),
     ],
 )
 def test_gpus_in_log_lines(line: str, gpu: str | None, gpus: int | None, memory: float | None) -> None:
@@ -269,9 +326,15 @@ def test_a_model_behind_the_flags_is_found() -> None:
             f"vllm serve {_FLASH} --cudagraph-capture-sizes 1 2 4 8 16 --served-model-name a b",
             ("--cudagraph-capture-sizes", "1", "2", "4", "8", "16", "--served-model-name", "a", "b"),
         ),
+        (f"Spark (GB10, 128 GB), vllm 0.30.0, vllm serve {_FLASH} -tp 2 --nnodes 2", ("-tp", "2", "--nnodes", "2")),
+        (f"docker run ... vllm/vllm-openai:v0.28.0 {_FLASH} \\\n  -tp 8", ("-tp", "8")),
+        (
+            f"Running command: ['/x/vllm', 'serve', '{_FLASH}', '-tp', '8', '--block-size', '256']",
+            ("-tp", "8", "--block-size", "256"),
+        ),
         (f"> vllm serve {_FLASH} \\\n>   -tp 2 \\\n>   --block-size 256\n", ("-tp", "2", "--block-size", "256")),
     ],
-    ids=["variables", "inline", "sentence", "many values", "quoted"],
+    ids=["variables", "inline", "sentence", "many values", "behind a sentence", "words left out", "list", "quoted"],
 )
 def test_commands_between_prose(text: str, words: tuple[str, ...]) -> None:
     stated = read_stated(*report_of(text))

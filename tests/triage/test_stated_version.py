@@ -66,3 +66,33 @@ def test_line_numbers_of_a_traceback_are_no_version() -> None:
 def test_the_model_stands_in_the_banner() -> None:
     run = log_run(["  █▄█▀ █     █     █     █  model   /models/DeepSeek-V4-Flash"])
     assert read_stated(log_reading(run), run).model == "/models/DeepSeek-V4-Flash"
+
+
+_BUILD = "0.23.1rc1.dev1271+gb6ff8a2f5"
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("- **vLLM**: 0.27.0 (pip install)", "0.27.0"),
+        ("- **vLLM**: `v0.27.1-cu129`", "0.27.1"),
+        ("with vLLM **v0.23.0** it crashes", "0.23.0"),
+        ("**vllm version**: 0.24.0", "0.24.0"),
+        ("pip install vllm==0.24.0+cu130", "0.24.0+cu130"),
+        (f"{_BUILD} on 8xH200", _BUILD),
+        ("vLLM 版本：0.26.0", "0.26.0"),
+        ("vLLM版本 0.26", "0.26"),
+        ("It stops on long sequences (DeepSeek-V4-Flash, v0.24.0)", "0.24.0"),
+        ("v0.26.0, works on v0.25.1", "0.26.0"),
+        (f"Image: vllm/vllm-openai:nightly\nvLLM: `{_BUILD}`", _BUILD),
+        (f"Base image: vllm/vllm-openai:v0.27.0-cu129\nRuntime vLLM: {_BUILD}", _BUILD),
+        ("vllm/vllm-openai:nightly, vllm 0.24.0", "0.24.0"),
+        ("vllm/vllm-openai:nightly", "vllm/vllm-openai:nightly"),
+        ("vllm/vllm-openai:v0.28.0 with vllm 0.27.0 inside", "vllm/vllm-openai:v0.28.0"),
+        (f"vLLM 0.22.0 worked, {_BUILD} does not", _BUILD),
+        ("vllm-ascend v0.18.0rc1", None),
+        ("SGLang v0.25.1", None),
+    ],
+)
+def test_the_most_exact_version_of_a_text_counts(text: str, version: str | None) -> None:
+    assert read_stated(*report_of(text)).vllm == version
