@@ -33,7 +33,7 @@ _COMMON: Final = frozenset(
         "none",
     ]
 )
-_LEAST: Final = 8.0
+_LEAST: Final = 6.0
 """Weight of shared words below which two texts only look alike by chance."""
 _SAME_STAGE: Final = 1.25
 
