@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 from dsv4check.api import check_request
 from dsv4check.engine.rule import Rule, Severity
@@ -109,6 +109,10 @@ def _doubts(launch: KnownLaunch, stated: Stated, milestone: Milestone) -> tuple[
     return tuple(disagreements(stated, launch.report, milestone))
 
 
+_WHOLE: Final = frozenset({"non-default args", "command"})
+"""Where all flags of a launch are read from; the engine's summary lacks some."""
+
+
 def _number(reading: LogReading, asked: int | None) -> int:
     if asked is not None:
         if not 1 <= asked <= len(reading.runs):
@@ -198,6 +202,9 @@ def _launch(
         report=report,
         recheck=recheck if report is not None else None,
         flags_known=flags_known,
-        complete=report is not None and build is not None and hardware.vendor is not None and flags_known,
+        complete=report is not None
+        and build is not None
+        and hardware.vendor is not None
+        and stated.flags_from in _WHOLE,
     )
     return known, notes
