@@ -182,7 +182,7 @@ def test_rules_explain_releases_matrix() -> None:
     assert json.loads(run("rules", "--format", "json").stdout)[0]["id"]
     assert "auto" in run("explain", "kv001").stdout
     machine = run("explain", "HO001").stdout
-    assert "a log alone" in machine
+    assert "logs alone" in machine
     assert "What to do on the machine\n  - Update the NVIDIA driver" in machine
     assert "Fixes tried" not in machine
     assert json.loads(run("explain", "KV001", "--format", "json").stdout)["name"] == "auto-on-packed-layout"

@@ -131,6 +131,7 @@ TRUE_OF_EVERY_VALUE = {
     "kv_offloading_size": {"KC010", "KC021", "KC022"},
     "grpc_port": {"FL026"},
     "collect_detailed_traces": {"EN028"},
+    "chat_template": {"TP006"},
 }
 """The flag itself is at fault, whatever it says."""
 
