@@ -46,6 +46,9 @@ _SAME_STAGE: Final = 10.0
 _MOST: Final = 6
 """Candidates that are worth reading."""
 _SHORTEST_QUOTE: Final = 16
+_NOT_FOUND: Final = "the checker does not find it in the launch that the log states"
+_OF_THE_CHECKPOINT: Final = frozenset({"weights", "quantization"})
+"""Areas of rules that may need the checkpoint's files, which no log shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,19 +139,18 @@ def _view(rule: Rule, finding: Finding | None, launch: KnownLaunch) -> _View:
         return _View(Standing.LOG_ONLY, "it lies in the machine or its software, which no flag shows")
     if launch.build is not None and launch.release_admits(rule) is False:
         return _View(Standing.OTHER_RELEASE, f"it is about {_releases(rule)}, and the log is of {launch.build.version}")
-    refuted = launch.refuted_by(rule)
-    if refuted is not None:
-        return _View(Standing.REFUTED, f"it is about another {_subject(refuted)} than the log shows")
+    condition = launch.refuted_by(rule)
+    if condition is not None:
+        return _View(Standing.REFUTED, f"it is about another {_subject(condition)} than the log shows")
     return _tried(rule, launch) if can_be_tried(rule) else _untried(rule, launch)
 
 
 def _tried(rule: Rule, launch: KnownLaunch) -> _View:
     hypothesis = fitting_hypothesis(rule, launch)
     if hypothesis is None:
-        reason = "the checker does not find it in the launch that the log states"
         if launch.complete:
-            return _View(Standing.NOT_FOUND, reason)
-        return _View(Standing.UNCONFIRMED, f"{reason}, nor with what was tried for the rest")
+            return _View(Standing.NOT_FOUND, _NOT_FOUND)
+        return _View(Standing.UNCONFIRMED, f"{_NOT_FOUND}, nor with what was tried for the rest")
     if not hypothesis.assumed:
         return _View(Standing.PLAUSIBLE, "it holds for the launch, too, behind another finding")
     what = ", and ".join(hypothesis.assumed)
@@ -163,8 +165,10 @@ def _untried(rule: Rule, launch: KnownLaunch) -> _View:
     question = launch.question(rule)
     if question is not None:
         return _View(Standing.OPEN, f"open whether it holds: {question.why}", (f"{rule.id}: {question.how}",))
-    reason = "open whether it holds: that depends on the files of the checkpoint"
-    return _View(Standing.OPEN, reason, (f"{rule.id}: `dsv4check weights` on the checkpoint",))
+    if rule.area in _OF_THE_CHECKPOINT:
+        reason = "open whether it holds: that depends on the files of the checkpoint"
+        return _View(Standing.OPEN, reason, (f"{rule.id}: `dsv4check weights` on the checkpoint",))
+    return _View(Standing.NOT_FOUND if launch.complete else Standing.UNCONFIRMED, _NOT_FOUND)
 
 
 def _releases(rule: Rule) -> str:
