@@ -97,6 +97,11 @@ def main() -> None:
     bare, whole = cold(options.runs)
     # Other work on the machine only ever adds time: the fastest runs say what the programs need.
     slow = max(1.0, min(bare) / USUAL_FLOOR_MS)
+    if options.check and min(whole) > COLD_BUDGET_MS * slow:
+        # A busy spell can meet every run of one kind: once more before that counts.
+        more = cold(options.runs)
+        bare, whole = bare + more[0], whole + more[1]
+        slow = max(1.0, min(bare) / USUAL_FLOOR_MS)
     print(
         f"typer and pydantic alone: median {statistics.median(bare):.0f} ms, fastest {min(bare):.0f} ms of {len(bare)}"
     )

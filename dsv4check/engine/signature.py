@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any, Final
 
-from dsv4check.engine.literal import required_literal
 from dsv4check.records import dataclass
 
 _KEYS: Final = frozenset({"text", "frame"})
@@ -63,6 +62,9 @@ def check_signature(signature: Signature) -> None:
 
 def _stands_in(pattern: str, said: str) -> bool:
     """True when the expression matches somewhere; it is compiled only where its plain part is there."""
+    # Imported here: every check loads the rules, and only a log is searched.
+    from dsv4check.engine.literal import required_literal
+
     return required_literal(pattern) in said and compiled(pattern).search(said) is not None
 
 
