@@ -1,4 +1,4 @@
-"""A launch to check, put together from what a log states and what its reader says about it."""
+"""A launch to check, put together from what a log states."""
 
 from __future__ import annotations
 
@@ -25,37 +25,22 @@ _ASCEND: Final = "the launch runs on vLLM-Ascend, whose plugin decides in vLLM's
 _NO_MODEL: Final = "the log does not say which model was served: expected --model MODEL or --model-config PATH"
 
 
-def to_request(
-    stated: Stated,
-    *,
-    gpu: str | None = None,
-    gpus: int | None = None,
-    nodes: int | None = None,
-    gpu_memory_gib: float | None = None,
-    vllm: str | None = None,
-    model: str | None = None,
-    model_config: str | None = None,
-    env: Mapping[str, str] | None = None,
-    packages: Mapping[str, str] | Sequence[str] | None = None,
-    online: bool = False,
-) -> Request:
-    """The launch that a log states.
+def to_request(stated: Stated, *, model_config: str | None = None) -> Request:
+    """The launch that a log states, or that its reader says (:meth:`SaidByUser.over`).
 
-    The arguments are those of :func:`dsv4check.api.check` and win over the log. This machine's GPUs and vLLM are never
-    asked: the log is of another one.
-
-    Raises InputError where no model is known, or where an argument cannot be used.
+    ``model_config`` is a config.json or its folder to read instead of the model's own. This machine's GPUs and vLLM
+    are never asked: the log is of another one. Raises InputError where no model is known.
     """
-    name = model or stated.model
+    name = stated.model
     if name is None and model_config is None:
         raise InputError(_NO_MODEL)
     if _is_ascend(stated):
         raise InputError(_ASCEND)
     served = _served(stated.words)
     choice = _choose(name, served) if name is not None and model_config is None else _Choice()
-    build, note = _vllm(stated, vllm)
+    build, note = _vllm(stated)
     notes = [item for item in (choice.note, note) if item]
-    hardware, note = _hardware(stated, gpu, gpus, nodes, gpu_memory_gib)
+    hardware, note = _hardware(stated)
     notes += [note] if note else []
     words = [*([name] if name is not None else []), *stated.words]
     command = Command(
@@ -69,12 +54,10 @@ def to_request(
         command=command,
         vllm=build,
         hardware=hardware,
-        env=dict(env or {}),
-        packages={**_packages(stated.packages), **parse_packages(packages)},
+        packages=_packages(stated.packages),
         model_name=name,
         model_config=model_config,
         config_like=choice.like,
-        online=online,
         read_file=_no_file,
     )
 
@@ -126,10 +109,8 @@ def _served(words: Sequence[str]) -> list[str]:
     return found
 
 
-def _vllm(stated: Stated, option: str | None) -> tuple[VllmBuild, str]:
+def _vllm(stated: Stated) -> tuple[VllmBuild, str]:
     """The build, and a note where the log's version cannot be used."""
-    if option is not None and option.strip():
-        return resolve_vllm(option), ""
     if stated.vllm is None:
         return unstated_vllm(), ""
     if is_preview(stated.vllm):
@@ -142,46 +123,26 @@ def _vllm(stated: Stated, option: str | None) -> tuple[VllmBuild, str]:
     return replace(build, origin=Origin("stdin", "log")), ""
 
 
-def _hardware(
-    stated: Stated, gpu: str | None, gpus: int | None, nodes: int | None, memory: float | None
-) -> tuple[Hardware, str]:
+def _hardware(stated: Stated) -> tuple[Hardware, str]:
     """The GPUs, and a note where the log's name for them is not known."""
-    count = gpus if gpus is not None else stated.gpus
-    machines = nodes if nodes is not None else stated.nodes
-    if gpu is not None and gpu.strip():
-        # A count in the option (8xH200) wins over the log's.
-        counted = resolve_gpu(gpu).gpus_per_node
-        own = gpus if gpus is not None else counted or stated.gpus
-        return resolve_gpu(gpu, gpus=own, nodes=machines, memory_gib=memory), ""
+    note = ""
     if stated.gpu is not None:
-        amount = memory if memory is not None else stated.gpu_memory_gib
         try:
-            return resolve_gpu(stated.gpu, gpus=count, nodes=machines, memory_gib=amount), ""
+            return resolve_gpu(stated.gpu, gpus=stated.gpus, nodes=stated.nodes, memory_gib=stated.gpu_memory_gib), note
         except InputError as error:
-            if gpus is not None or nodes is not None or memory is not None:
-                # Not the log's fault: say what is wrong with the option.
-                resolve_gpu("H200", gpus=gpus, nodes=nodes, memory_gib=memory)
             note = f"{str(error).removeprefix('--gpu ')}: answers that depend on the GPU stay open"
-    else:
-        note = ""
-        if gpus is not None or nodes is not None or memory is not None:
-            resolve_gpu("H200", gpus=gpus, nodes=nodes, memory_gib=memory)
-    known = memory if memory is not None else stated.gpu_memory_gib
-    mib = round(known * 1024) if known is not None else None
-    return Hardware(memory_mib=mib, gpus_per_node=count, nodes=machines or 1), note
+    mib = round(stated.gpu_memory_gib * 1024) if stated.gpu_memory_gib is not None else None
+    return Hardware(memory_mib=mib, gpus_per_node=stated.gpus, nodes=stated.nodes or 1), note
 
 
 def stated_hardware(stated: Stated) -> Hardware:
-    """The GPUs that a log states, where no launch could be put together; empty where it names none that is known."""
-    try:
-        return _hardware(stated, None, None, None, None)[0]
-    except InputError:
-        return Hardware()
+    """The GPUs that a log states, where no launch could be put together."""
+    return _hardware(stated)[0]
 
 
 def stated_build(stated: Stated) -> VllmBuild | None:
     """The vLLM that a log states; None where it states none, or one of which nothing is known."""
-    build, _note = _vllm(stated, None)
+    build, _note = _vllm(stated)
     return None if build.kind == "unstated" else build
 
 

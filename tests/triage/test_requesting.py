@@ -9,6 +9,7 @@ from dsv4check.errors import InputError
 from dsv4check.request import build_deployment
 from dsv4check.triage.records import Stated
 from dsv4check.triage.requesting import to_request
+from dsv4check.triage.said import SaidByUser
 
 _FLASH = "deepseek-ai/DeepSeek-V4-Flash"
 _STATED = Stated(
@@ -35,15 +36,15 @@ def test_the_request_is_what_the_log_states() -> None:
 
 
 def test_options_win_over_the_log() -> None:
-    request = to_request(
-        _STATED,
+    said = SaidByUser(
         gpu="4xB200",
         nodes=1,
         vllm="0.33.0",
         model="deepseek-ai/DeepSeek-V4-Pro",
         env={"VLLM_A": "2"},
-        packages=["torch=2.11.0"],
+        packages={"torch": "2.11.0"},
     )
+    request = to_request(said.over(_STATED))
     deployment = build_deployment(request)
     assert (deployment.hardware.name, deployment.hardware.gpus_per_node, deployment.hardware.nodes) == ("B200", 4, 1)
     assert deployment.vllm.version == "0.33.0"
@@ -64,7 +65,7 @@ def test_this_machines_gpus_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(sys.modules, "pynvml", types.SimpleNamespace(nvmlInit=refuse))
     hardware = to_request(Stated(vllm="0.24.0", model=_FLASH, gpus=4)).hardware
     assert (hardware.name, hardware.gpus_per_node) == (None, 4)
-    assert to_request(Stated(vllm="0.24.0", model=_FLASH), gpus=2).hardware.gpus_per_node == 2
+    assert to_request(SaidByUser(gpus=2).over(Stated(vllm="0.24.0", model=_FLASH))).hardware.gpus_per_node == 2
 
 
 def test_a_gpu_that_is_not_known_stays_open_and_is_said() -> None:
@@ -111,7 +112,7 @@ def test_no_model_is_an_error_in_one_line() -> None:
 @pytest.mark.parametrize(("option", "value"), [("gpu", "H999"), ("gpus", 0), ("nodes", -1), ("vllm", "abc")])
 def test_an_option_that_cannot_be_used_is_refused(option: str, value: object) -> None:
     with pytest.raises(InputError):
-        to_request(Stated(model=_FLASH), **{option: value})  # type: ignore[arg-type]
+        to_request(SaidByUser(**{option: value}).over(Stated(model=_FLASH)))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
