@@ -22,15 +22,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from dsv4check.data import rules_dir
 from dsv4check.errors import InputError
+from dsv4check.learning.changes import describe
+from dsv4check.learning.flags import learn_flags
+from dsv4check.learning.registry import SECTIONS, learner
+from dsv4check.learning.release import Release, open_release
+from dsv4check.learning.repository import Learned, Repository
+from dsv4check.learning.source import LearningError
 from dsv4check.rehearsal.environment import Environment, RehearsalUnavailable, find_environment
 from dsv4check.releases.facts import known_releases
 from scripts import compile_data
-from scripts.learning.changes import describe
-from scripts.learning.flags import learn_flags
-from scripts.learning.registry import SECTIONS, learner
-from scripts.learning.release import Release, open_release
-from scripts.learning.repository import Learned, Repository
-from scripts.learning.source import LearningError
 
 FLAGS: Final = "flags"
 """Stands beside the sections in ``--only``: the flag table."""

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from dsv4check.learning.plan_launches import Planned
+from dsv4check.learning.plan_trials import KEPT, one, result_of
 from dsv4check.rehearsal.protocol import Rehearsal, RehearsedStage
-from scripts.plan_launches import Planned
 
 CORPUS: Final = Path(__file__).resolve().parent.parent / "tests" / "corpus" / "plans"
-_ESTIMATE: Final = re.compile(r"estimated maximum model length is (\d+)")
-_KEPT: Final = 160
-"""Characters of a message that is no refusal for want of memory."""
 
 
 def record_of(name: str, planned: Planned, answer: Rehearsal) -> dict[str, Any]:
@@ -30,7 +27,7 @@ def record_of(name: str, planned: Planned, answer: Rehearsal) -> dict[str, Any]:
     if "trials" not in detail:
         stopped = answer.unavailable or answer.failure
         said = f"{stopped.stage.value}: {stopped.exception}: {stopped.message}" if stopped else "not planned"
-        return row | {"stops": " ".join(said.split())[:_KEPT]}
+        return row | {"stops": " ".join(said.split())[:KEPT]}
     groups = {json.dumps(_groups(trial["groups"])) for trial in detail["trials"] if "groups" in trial}
     if len(groups) != 1:
         raise SystemExit(f"{name}: the trials have {len(groups)} different sets of groups")
@@ -38,27 +35,12 @@ def record_of(name: str, planned: Planned, answer: Rehearsal) -> dict[str, Any]:
     return row | {"basis": detail["basis"], "groups": json.loads(groups.pop()), "trials": trials}
 
 
-def result_of(trial: Mapping[str, Any]) -> list[Any] | int | str:
-    """A trial's answer in short, see :func:`record_of`."""
-    if "error" not in trial:
-        return [_one(trial["blocks"]), _one(trial["concurrency"]), trial["max_model_len"]]
-    text = " ".join(trial["error"].split())
-    estimate = _ESTIMATE.search(text)
-    if estimate is not None:
-        return int(estimate[1])
-    return 0 if "KV cache" in text and ("memory" in text or "max_model_len" in text) else text[:_KEPT]
-
-
-def _one(values: list[Any]) -> Any:
-    return values[0] if len(set(values)) == 1 else values
-
-
 def _groups(stages: list[list[list[int]]]) -> list[list[Any]]:
     """Of each group its layers by stage and its block size."""
     found = []
     for parts in zip(*stages, strict=True):
         (block_size,) = {size for _layers, size in parts}
-        found.append([_one([layers for layers, _size in parts]), block_size])
+        found.append([one([layers for layers, _size in parts]), block_size])
     return found
 
 

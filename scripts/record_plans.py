@@ -17,9 +17,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from dsv4check.learning.plan_launches import TRIALS, launch_of, launches_of
 from dsv4check.rehearsal.environment import find_environment
 from dsv4check.rehearsal.parent import RehearsalSession
-from scripts.plan_launches import TRIALS, launch_of, launches_of
 from scripts.plan_records import CORPUS, read, record_of, text
 
 

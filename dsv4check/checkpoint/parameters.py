@@ -2,7 +2,7 @@
 
 Which parameters a layer has follows from what the config says about it (its compress ratio, hash routing, ...).
 The facts (section ``parameters``) say which ones come with which of these features; they were learned by building
-the models with vLLM's own code (``scripts/learning/sections/parameters.py``).
+the models with vLLM's own code (``dsv4check/learning/sections/parameters.py``).
 """
 
 from __future__ import annotations

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from dsv4check.learning.plan_launches import LAUNCHES, TRIALS, launch_of, memory_of, stages_of
+from dsv4check.learning.release import Release
+from dsv4check.learning.sections.cache_planning import UNEVEN
+from dsv4check.learning.source import Source
+from dsv4check.learning.static_plans import answer, layers_of
 from dsv4check.memory.cache_plan import CacheLayer, UnplannedError, plan_cache
 from dsv4check.memory.launch_plan import retained_tokens
 from dsv4check.rehearsal.protocol import Launch, Rehearsal, RehearsedStage, StageResult, Status, complete
 from dsv4check.releases.facts import load_facts
 from dsv4check.report.model import Report
-from scripts.learning.release import Release
-from scripts.learning.sections.cache_planning import UNEVEN
-from scripts.learning.source import Source
-from scripts.plan_launches import LAUNCHES, TRIALS, launch_of, memory_of, stages_of
-from scripts.static_plans import answer, layers_of
 from tests.memory.test_recorded_plans import report_of
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
-from scripts.learning.source import Source
+from dsv4check.learning.source import Source
 
 
 class Nothing:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
+from dsv4check.learning.registry import learner
+from dsv4check.learning.release import Release, source_only
+from dsv4check.learning.source import Source
 from dsv4check.releases.facts import SECTIONS_APART
-from scripts.learning.registry import learner
-from scripts.learning.release import Release, source_only
-from scripts.learning.source import Source
 
 RULES = Path(__file__).parents[2] / "rules" / "releases"
 VERSIONS = sorted(path.stem for path in RULES.glob("*.yaml") if path.stem[0].isdigit())

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
-from scripts.learning.source import Source
+from dsv4check.learning.source import Source
 from tests.learning.loader_stub import Nothing, Parameters, module_globals, run
 
 UTILS = "model_executor/models/utils.py"

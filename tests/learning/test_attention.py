@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts.learning.sections.attention import learn
-from scripts.learning.source import LearningError
+from dsv4check.learning.sections.attention import learn
+from dsv4check.learning.source import LearningError
 from tests.learning.shipped import VERSIONS, assert_learned, made_up
 
 REGISTRY = "class AttentionBackendEnum(Enum):\n    FAST_DSV4 = 'x'\n    SLOW = 'y'\n    WRONG = 'z'\n    OTHER = 'o'\n"

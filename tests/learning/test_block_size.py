@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts.learning.sections.block_size import VIEW_ERROR, learn
-from scripts.learning.source import LearningError
+from dsv4check.learning.sections.block_size import VIEW_ERROR, learn
+from dsv4check.learning.source import LearningError
 from tests.learning.shipped import VERSIONS, assert_learned, made_up
 
 UTILS = "v1/worker/utils.py"

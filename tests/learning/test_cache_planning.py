@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
+from dsv4check.learning.plan_launches import LAUNCHES, stages_of
+from dsv4check.learning.sections import cache_planning
+from dsv4check.learning.sections.cache_planning import Observed, context_ranks, fitting, in_flight, learn, log_tokens
+from dsv4check.learning.source import LearningError, Source
+from dsv4check.learning.static_plans import layers_of
 from dsv4check.memory.launch_plan import retained_tokens
 from dsv4check.releases.facts import known_releases, load_facts
-from scripts.learning.sections import cache_planning
-from scripts.learning.sections.cache_planning import Observed, context_ranks, fitting, in_flight, learn, log_tokens
-from scripts.learning.source import LearningError, Source
-from scripts.plan_launches import LAUNCHES, stages_of
 from scripts.plan_records import CORPUS, read
-from scripts.static_plans import layers_of
 from tests.learning.fake_plans import FakePlanner, fake_release
 from tests.learning.shipped import tree
 from tests.memory.test_recorded_plans import report_of

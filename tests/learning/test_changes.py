@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from scripts.learning.changes import describe
-from scripts.learning.repository import Learned
+from dsv4check.learning.changes import describe
+from dsv4check.learning.repository import Learned
 
 
 def sections(old: dict[str, Any], new: dict[str, Any]) -> list[str]:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from scripts.learning.release import Release, source_only
-from scripts.learning.sections.config_fields import learn
-from scripts.learning.source import LearningError
+from dsv4check.learning.release import Release, source_only
+from dsv4check.learning.sections.config_fields import learn
+from dsv4check.learning.source import LearningError
 from tests.learning.shipped import VERSIONS, assert_learned
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts.learning.sections.connectors import learn
-from scripts.learning.source import LearningError
+from dsv4check.learning.sections.connectors import learn
+from dsv4check.learning.source import LearningError
 from tests.learning.shipped import VERSIONS, assert_learned, made_up
 
 V1 = "distributed/kv_transfer/kv_connector/v1"

@@ -11,14 +11,14 @@ import pytest
 
 from dsv4check.checkpoint.names import NameRules, NameSettings, Refused, Skipped
 from dsv4check.data import rules_dir
-from scripts.learning.release import source_only
-from scripts.learning.sections.draft_names import learn_draft_names
-from scripts.learning.sections.draft_names.pure import string_function
-from scripts.learning.sections.spec_decode.draft import DSPARK_CLASS, MTP_CLASS
-from scripts.learning.sections.spec_decode.queries import function
-from scripts.learning.sections.spec_decode.vendors import files_by_vendor
-from scripts.learning.sections.weights.loader import learn_loader_facts
-from scripts.learning.source import LearningError, Source
+from dsv4check.learning.release import source_only
+from dsv4check.learning.sections.draft_names import learn_draft_names
+from dsv4check.learning.sections.draft_names.pure import string_function
+from dsv4check.learning.sections.spec_decode.draft import DSPARK_CLASS, MTP_CLASS
+from dsv4check.learning.sections.spec_decode.queries import function
+from dsv4check.learning.sections.spec_decode.vendors import files_by_vendor
+from dsv4check.learning.sections.weights.loader import learn_loader_facts
+from dsv4check.learning.source import LearningError, Source
 from tests.learning.fake_draft_names import FILES
 from tests.learning.loader_stub import loaded_names
 

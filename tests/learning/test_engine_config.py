@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from scripts.learning.sections.engine_config.bounds import bounds
-from scripts.learning.sections.engine_config.checks import (
+from dsv4check.learning.sections.engine_config.bounds import bounds
+from dsv4check.learning.sections.engine_config.checks import (
     lora,
     replay_with_drafts,
     routed_experts,
     sliding_window_crash,
 )
-from scripts.learning.sections.engine_config.lengths import batch, long_prefill, max_len
-from scripts.learning.sections.engine_config.names import kv_layouts, parsers, retention
-from scripts.learning.source import LearningError
+from dsv4check.learning.sections.engine_config.lengths import batch, long_prefill, max_len
+from dsv4check.learning.sections.engine_config.names import kv_layouts, parsers, retention
+from dsv4check.learning.source import LearningError
 from tests.learning.shipped import VERSIONS, assert_learned, tree
 
 BATCH = """

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from dsv4check.data import load_yaml, rules_dir
+from dsv4check.learning.children import environment
+from dsv4check.learning.release import open_release
+from dsv4check.learning.sections import env
+from dsv4check.learning.source import LearningError
 from dsv4check.releases.facts import known_releases
-from scripts.learning.children import environment
-from scripts.learning.release import open_release
-from scripts.learning.sections import env
-from scripts.learning.source import LearningError
 from tests.rehearsal.live import live_environment, needs_vllm
 
 RELEASES = known_releases()

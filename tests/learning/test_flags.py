@@ -15,12 +15,12 @@ from typing import Annotated, Any, Literal, Optional
 import pytest
 
 from dsv4check.data import rules_dir
+from dsv4check.learning.children import flags as child
+from dsv4check.learning.flags import build_table, learn_flags
+from dsv4check.learning.release import open_release
+from dsv4check.learning.source import LearningError
+from dsv4check.learning.write import flags_text
 from dsv4check.releases.facts import known_releases
-from scripts.learning.children import flags as child
-from scripts.learning.flags import build_table, learn_flags
-from scripts.learning.release import open_release
-from scripts.learning.source import LearningError
-from scripts.learning.write import flags_text
 from tests.rehearsal.live import live_environment, needs_vllm
 
 RELEASES = known_releases()

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from scripts.learning.classes import get_class, lineage, origin
-from scripts.learning.interpret import Made, Reading
-from scripts.learning.source import LearningError, Source
-from scripts.learning.values import Raised, Symbol
+from dsv4check.learning.classes import get_class, lineage, origin
+from dsv4check.learning.interpret import Made, Reading
+from dsv4check.learning.source import LearningError, Source
+from dsv4check.learning.values import Raised, Symbol
 from tests.learning.shipped import made_up
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts.learning.sections.kv_cache import learn
-from scripts.learning.source import LearningError
+from dsv4check.learning.sections.kv_cache import learn
+from dsv4check.learning.source import LearningError
 from tests.learning.shipped import VERSIONS, assert_learned, made_up
 
 LAYER = "models/deepseek_v4/attention.py"

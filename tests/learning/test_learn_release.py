@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from dsv4check.data import load_yaml, rules_dir
+from dsv4check.learning import registry, release
+from dsv4check.learning.release import Release, open_release, run_script, source_only
+from dsv4check.learning.repository import Learned, Repository
+from dsv4check.learning.source import LearningError
 from dsv4check.rehearsal.environment import Environment, RehearsalUnavailable
 from dsv4check.rehearsal.protocol import PROTOCOL
 from scripts import learn_release as command
-from scripts.learning import registry, release
-from scripts.learning.release import Release, open_release, run_script, source_only
-from scripts.learning.repository import Learned, Repository
-from scripts.learning.source import LearningError
 
 TABLE: dict[str, Any] = {
     "release": "0.2.0",

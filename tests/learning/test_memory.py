@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts.learning.sections.memory import learn
-from scripts.learning.source import LearningError
+from dsv4check.learning.sections.memory import learn
+from dsv4check.learning.source import LearningError
 from tests.learning.shipped import VERSIONS, assert_learned, made_up
 
 WORKER = "v1/worker/gpu_worker.py"

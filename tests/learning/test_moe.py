@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from dsv4check.data import load_yaml, rules_dir
+from dsv4check.learning.release import open_release
+from dsv4check.learning.sections.moe import learn
+from dsv4check.learning.sections.moe.facts import text_facts
+from dsv4check.learning.sections.moe.packages import optional_packages
+from dsv4check.learning.sections.moe.selection import aiter_exchanges, quantization_flags, selection
+from dsv4check.learning.source import LearningError, Source
 from dsv4check.rehearsal.environment import find_environment
-from scripts.learning.release import open_release
-from scripts.learning.sections.moe import learn
-from scripts.learning.sections.moe.facts import text_facts
-from scripts.learning.sections.moe.packages import optional_packages
-from scripts.learning.sections.moe.selection import aiter_exchanges, quantization_flags, selection
-from scripts.learning.source import LearningError, Source
 
 TREES = os.environ.get("DSV4CHECK_VLLM_TREES")
 PYTHON = os.environ.get("DSV4CHECK_VLLM_PYTHON")

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from dsv4check.data import load_yaml, rules_dir
-from scripts.learning.release import Release, source_only
-from scripts.learning.sections.parallel import learn
-from scripts.learning.source import LearningError
+from dsv4check.learning.release import Release, source_only
+from dsv4check.learning.sections.parallel import learn
+from dsv4check.learning.source import LearningError
 
 TREES = os.environ.get("DSV4CHECK_VLLM_TREES")
 RELEASES = sorted(path.stem for path in (rules_dir() / "releases").glob("[0-9]*.yaml"))

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from dsv4check.learning.sections.runner.asynchronous import asynchronous
+from dsv4check.learning.sections.runner.choice import choice, environment
+from dsv4check.learning.sections.runner.drafts import capture_check, mask_token_fields
+from dsv4check.learning.sections.runner.features import TESTS, v1_features, v2_features
+from dsv4check.learning.source import LearningError, Source
 from dsv4check.resolve import runner as resolve_runner
-from scripts.learning.sections.runner.asynchronous import asynchronous
-from scripts.learning.sections.runner.choice import choice, environment
-from scripts.learning.sections.runner.drafts import capture_check, mask_token_fields
-from scripts.learning.sections.runner.features import TESTS, v1_features, v2_features
-from scripts.learning.source import LearningError, Source
 from tests.learning.shipped import VERSIONS, assert_learned, tree
 
 CHOICE = """

@@ -9,19 +9,19 @@ from textwrap import dedent
 import pytest
 
 from dsv4check.data import load_yaml, rules_dir
-from scripts.learning.release import source_only
-from scripts.learning.sections.spec_decode import learn
-from scripts.learning.sections.spec_decode.config import (
+from dsv4check.learning.release import source_only
+from dsv4check.learning.sections.spec_decode import learn
+from dsv4check.learning.sections.spec_decode.config import (
     learn_adaptive,
     learn_draft_model,
     learn_dspark_tokens,
     learn_merging,
     learn_method,
 )
-from scripts.learning.sections.spec_decode.draft import learn_dspark, learn_overrides, learn_pipeline, learn_weights
-from scripts.learning.sections.spec_decode.fields import learn_fields
-from scripts.learning.sections.spec_decode.scheduling import learn_batch, learn_budget
-from scripts.learning.source import LearningError, Source
+from dsv4check.learning.sections.spec_decode.draft import learn_dspark, learn_overrides, learn_pipeline, learn_weights
+from dsv4check.learning.sections.spec_decode.fields import learn_fields
+from dsv4check.learning.sections.spec_decode.scheduling import learn_batch, learn_budget
+from dsv4check.learning.source import LearningError, Source
 from tests.learning.fake_spec_decode import FILES
 
 TREES = os.environ.get("DSV4CHECK_VLLM_TREES")

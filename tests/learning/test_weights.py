@@ -13,12 +13,12 @@ import pytest
 
 from dsv4check.checkpoint.names import NameRules, NameSettings, Refused, Skipped, rules_of
 from dsv4check.checkpoint.published import few_experts, published_tensors
+from dsv4check.learning.release import source_only
+from dsv4check.learning.sections.spec_decode.vendors import VENDORS, files_by_vendor
+from dsv4check.learning.sections.weights import learn_from_text
+from dsv4check.learning.sections.weights.targets import PUBLISHED
+from dsv4check.learning.source import LearningError, Source
 from dsv4check.releases.facts import load_facts
-from scripts.learning.release import source_only
-from scripts.learning.sections.spec_decode.vendors import VENDORS, files_by_vendor
-from scripts.learning.sections.weights import learn_from_text
-from scripts.learning.sections.weights.targets import PUBLISHED
-from scripts.learning.source import LearningError, Source
 from tests.learning.fake_weights import FILES
 from tests.learning.shipped import VERSIONS, made_up
 from tests.learning.target_stub import LAST_HEAD, TargetStub

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
+from dsv4check.learning.plan_launches import launch_of, launches_of
 from dsv4check.rehearsal.parent import RehearsalSession
-from scripts.plan_launches import launch_of, launches_of
 from scripts.plan_records import CORPUS, read, record_of
 from tests.memory.test_recorded_plans import differences, report_of
 from tests.rehearsal.live import live_environment, needs_vllm

@@ -14,13 +14,13 @@ from typing import Any
 
 from dsv4check.api import check
 from dsv4check.data import load_yaml
+from dsv4check.learning.plan_launches import MEMORY_MIB, TRIALS, launches_of, memory_of
+from dsv4check.learning.static_plans import answer, groups_of, static_plan
 from dsv4check.memory.cache_plan import UnplannedError
 from dsv4check.releases.facts import known_releases, load_facts
 from dsv4check.report.model import Report
 from dsv4check.resolve.speculative_limits import batch_limits
-from scripts.plan_launches import MEMORY_MIB, TRIALS, launches_of, memory_of
 from scripts.plan_records import CORPUS, read
-from scripts.static_plans import answer, groups_of, static_plan
 
 _LEAST = 500
 """Compared (launch, trial) pairs of every release."""

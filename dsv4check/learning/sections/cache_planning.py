@@ -19,12 +19,12 @@ from dsv4check.memory.launch_plan import retained_tokens
 from dsv4check.memory.promotion import promoted
 from dsv4check.rehearsal.protocol import Launch, Rehearsal, RehearsedStage, Status
 from dsv4check.resolution import LayerKind
-from scripts.plan_launches import LAUNCHES, TRIALS, Planned, launch_of, memory_of, stages_of
-from scripts.plan_records import result_of
-from scripts.static_plans import answer
 
+from ..plan_launches import LAUNCHES, TRIALS, Planned, launch_of, memory_of, stages_of
+from ..plan_trials import result_of
 from ..release import Release
 from ..source import LearningError, Source, names, strings
+from ..static_plans import answer
 
 STYLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "grouping": ("padded-tuples", "tuples", "packed", "packed-windows"),
