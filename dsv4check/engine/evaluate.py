@@ -119,7 +119,10 @@ def _shown_by_code(rule: Rule, build: VllmBuild) -> CodeAnswer | None:
 
 
 def applies_to_build(rule: Rule, build: VllmBuild) -> bool:
-    """By the number: a rule about development builds fires on those it names; one that names no other never on releases."""
+    """Whether a rule is about a build of this number.
+
+    One about development builds fires on those that it names; one that names no other build never fires on releases.
+    """
     if build.kind == "development" and any(
         item.contains(build.dev_base, build.dev_number) for item in rule.development
     ):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 from dsv4check.engine.code_marks import AnyMark, FingerprintMark, Group, Mark, Place, marks_from_record
@@ -177,23 +178,35 @@ def _flat(node: ast.AST) -> str:
     return _BLANK.sub(" ", ast.unparse(node))
 
 
+@lru_cache(maxsize=1024)
 def _piece(text: str) -> re.Pattern[str]:
     """A piece of code as an expression that finds it, whole words only."""
-    flat = _written(text)
-    before = r"(?<!\w)" if re.match(r"\w", flat) else ""
-    behind = r"(?!\w)" if re.search(r"\w\Z", flat) else ""
-    return re.compile(before + re.escape(flat) + behind)
+    forms = []
+    for form in _written(text.strip()):
+        before = r"(?<!\w)" if re.match(r"\w", form) else ""
+        behind = r"(?!\w)" if re.search(r"\w\Z", form) else ""
+        forms.append(before + re.escape(form) + behind)
+    return re.compile("|".join(forms))
 
 
-def _written(text: str) -> str:
-    """The piece as :func:`_flat` writes it; one that is no Python by itself stays as it is."""
-    for behind in ("", " pass"):
-        try:
-            flat = _flat(ast.parse(text.strip() + behind))
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            continue
-        return flat.removesuffix(behind)
-    return _BLANK.sub(" ", text.strip())
+def _written(text: str) -> list[str]:
+    """The piece as :func:`_flat` writes it; one that is no Python by itself stays as it is.
+
+    ``name=value`` is an assignment or an argument: both are meant.
+    """
+    expression = _parsed(text, "", "", "eval")
+    if expression is not None:
+        return [expression]
+    forms = [_parsed(text, "f(", ")", "eval"), _parsed(text, "", "", "exec"), _parsed(text, "", " pass", "exec")]
+    return [form for form in forms if form is not None] or [_BLANK.sub(" ", text)]
+
+
+def _parsed(text: str, before: str, behind: str, mode: str) -> str | None:
+    try:
+        flat = _flat(ast.parse(before + text + behind, mode=mode))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    return flat.removeprefix(before).removesuffix(behind)
 
 
 def _any_of(places: tuple[Place, ...]) -> str:
