@@ -44,7 +44,7 @@ def doctor(
 ) -> None:
     """Look at the installed vLLM (as text), the machine, and what both make of a launch."""
     refuse_late_options(launch.command, "doctor", frozenset(("--vllm-path", "--python")))
-    from dsv4check.doctor.examine import examine
+    from dsv4check.doctor.examination import examine
 
     request = _request(launch, vllm_path, python, rules)
     with passing_words() as say:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dsv4check.doctor.examine import examine
+    from dsv4check.doctor.examination import examine
     from dsv4check.doctor.records import DoctorReport, DoctorRequest
 
 __all__ = ["DoctorReport", "DoctorRequest", "examine"]
@@ -14,7 +14,7 @@ __all__ = ["DoctorReport", "DoctorRequest", "examine"]
 def __getattr__(name: str) -> Any:
     """Import on first use: the command line needs the names before it needs the code."""
     if name == "examine":
-        from dsv4check.doctor.examine import examine
+        from dsv4check.doctor.examination import examine
 
         return examine
     if name in ("DoctorReport", "DoctorRequest"):

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from dsv4check.installation.fingerprint import Answer, Fingerprint
     from dsv4check.installation.tree import VllmTree
     from dsv4check.releases.facts import ReleaseFacts
+    from dsv4check.report.model import Report
 
 
 class Looks:
@@ -81,14 +82,32 @@ class Looks:
         wheel_cuda, _where = cuda_of_wheel(version)
         return look_at_driver(self.nvml, torch_cuda, wheel_cuda, needs_cudart, env=env, root=self.root)
 
-    def limits(self) -> list[Observation]:
-        """Shared memory, memory of the container, ulimits."""
-        from dsv4check.host.limits import look_at_limits
+    def limits(self, report: Report | None, env: Mapping[str, str]) -> list[Observation]:
+        """Shared memory, memory of the container, ulimits, for the launch of ``report`` where there is one."""
+        from dsv4check.host.limits import Launch, look_at_limits
 
-        return look_at_limits(self.root)
+        if report is None:
+            return look_at_limits(self.root, env=env)
+        checkpoint = report.deployment.checkpoint
+        size = None if checkpoint is None else checkpoint.total_size
+        launch = Launch(gpus=_used_here(report), checkpoint_bytes=size)
+        return look_at_limits(self.root, launch=launch, env=env)
 
-    def variables(self, env: Mapping[str, str], facts: ReleaseFacts, tree: VllmTree | None) -> list[Observation]:
-        """vLLM's environment variables that this build does not know or ignores."""
+    def variables(
+        self, env: Mapping[str, str], facts: ReleaseFacts | None, tree: VllmTree | None, report: Report | None
+    ) -> list[Observation]:
+        """Environment variables that this build does not know or ignores, and others that change a launch."""
         from dsv4check.host.variables import look_at_variables
 
-        return look_at_variables(env, facts, None if tree is None else tree.source)
+        deployment = None if report is None else report.deployment
+        source = None if tree is None else tree.source
+        return look_at_variables(env, facts, source, deployment=deployment, root=self.root)
+
+
+def _used_here(report: Report) -> int | None:
+    """GPUs of this machine that the launch takes."""
+    parallel, hardware = report.resolution.parallel, report.deployment.hardware
+    if parallel is None:
+        return hardware.gpus_per_node
+    share = -(-parallel.total // hardware.nodes)
+    return share if hardware.gpus_per_node is None else min(share, hardware.gpus_per_node)

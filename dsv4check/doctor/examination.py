@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from dsv4check import __version__
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _NO_GPUS: Final[tuple[list[Observation], list[GpuSeen]]] = ([], [])
 _MORE_PACKAGES: Final = ("deep-ep", "nixl", "lmcache", "mooncake-transfer-engine", "nvidia-nvshmem-cu13")
 """Packages that launches name or rules ask for, beside those that every look asks for."""
+_VISIBLE: Final = "variable-cuda-visible-devices"
 
 
 def examine(
@@ -79,9 +80,9 @@ class _Examination:
         packages = self._look_at_packages()
         kernels = self._look_at_kernels()
         seen = [*seen, *self._look_at_driver(kernels), *packages, *kernels]
-        seen += run("limits", "limits", looks.limits, [])
-        seen += self._look_at_variables()
         report = run("launch", "launch", self._check, None, passing=(InputError,))
+        seen += run("limits", "limits", lambda: looks.limits(report, self._whole_env()), [])
+        seen += self._look_at_variables(report, {item.id for item in seen})
         answers = run("comparison", "fingerprints", lambda: fingerprint_answers(questions, nearest), ())
         return DoctorReport(
             build=build_answer(tree, self._no_tree, self._facts),
@@ -173,12 +174,13 @@ class _Examination:
 
         return self._guard.run("driver", "driver", look, [])
 
-    def _look_at_variables(self) -> list[Observation]:
+    def _look_at_variables(self, report: Report | None, said: Collection[str]) -> list[Observation]:
         def look() -> list[Observation]:
-            facts = self._release_facts()
-            return [] if facts is None else self._looks.variables(self._env, facts, self._tree)
+            return self._looks.variables(self._whole_env(), self._release_facts(), self._tree, report)
 
-        return self._guard.run("variables", "environment", look, [])
+        found = self._guard.run("variables", "environment", look, [])
+        # The GPUs that it leaves were listed with the GPUs.
+        return [item for item in found if not (item.id == _VISIBLE and "gpu-visible" in said)]
 
     def _check(self) -> Report | None:
         if self._launch is None:
