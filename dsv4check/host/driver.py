@@ -177,8 +177,8 @@ def _no_driver(missing: NoNvmlError, needs: Mapping[str, Cuda], env: Mapping[str
         state=State.UNKNOWN,
         what="NVIDIA driver",
         wanted=_wanted(needs),
-        why=f"{missing.why[:1].upper()}{missing.why[1:]}" + (f": {why}" if why else "."),
-        advice=missing.advice or advice,
+        why=f"{missing.why[:1].upper()}{missing.why[1:]}. {why}".strip(),
+        advice=". ".join(part.rstrip(".") for part in (missing.advice, advice) if part),
         source="NVML: nvmlInit",
         data={**data, "needed_cuda": _text(max(needs.values(), default=None))},
     )
@@ -192,20 +192,20 @@ def _absence(env: Mapping[str, str], root: Path) -> tuple[str, str, dict[str, An
     )
     data: dict[str, Any] = {"device_files": devices, "container": container}
     if devices:
-        why = "/dev/nvidia* is there, so a driver is."
+        why = "There is a /dev/nvidia*, so a driver is loaded."
         if container:
             why += " In a container its libraries are mounted only for the capabilities that are asked for."
             return why, "Set NVIDIA_DRIVER_CAPABILITIES=compute,utility for the container.", data
         return why, "", data
     if not container:
         if _exists(root / "dev/kfd"):
-            return "/dev/kfd is there, an AMD GPU, which is not looked at here.", "", data
-        return "there is no /dev/nvidia*, so no NVIDIA driver is loaded on this machine.", "", data
+            return "There is a /dev/kfd, an AMD GPU, which is not looked at here.", "", data
+        return "There is no /dev/nvidia*, so no NVIDIA driver is loaded on this machine.", "", data
     given = env.get("NVIDIA_VISIBLE_DEVICES")
     if given is not None and given.strip() in ("", "void", "none"):
-        why = f"this is a container with NVIDIA_VISIBLE_DEVICES={given.strip() or '(empty)'}, which gives it no GPU."
+        why = f"This is a container with NVIDIA_VISIBLE_DEVICES={given.strip() or '(empty)'}, which gives it no GPU."
     else:
-        why = "this is a container without /dev/nvidia*: it was started without `--gpus`."
+        why = "This is a container without /dev/nvidia*: it was started without `--gpus`."
     return why, "Start it with `docker run --gpus all`, or in Kubernetes with a limit for nvidia.com/gpu.", data
 
 

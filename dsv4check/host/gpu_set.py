@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dsv4check.host.nvml import ask
 from dsv4check.host.records import Observation, State
+from dsv4check.releases.facts import known_releases
 
 if TYPE_CHECKING:
     from dsv4check.host.gpus import GpuSeen
@@ -75,7 +76,7 @@ def visibility(env: Mapping[str, str], gpus: Sequence[GpuSeen], release: str | N
 
 def _uuid_trouble(words: Sequence[str], uuids: set[str | None], release: str | None) -> Observation | None:
     """What vLLM makes of UUIDs: numbers only up to 0.23, then looked up through NVML, which wants all of it."""
-    if release is not None and _minor(release) < (0, 24):
+    if release in known_releases() and _minor(release) < (0, 24):
         return _seen(
             "gpu-visible-uuid",
             State.ERROR,

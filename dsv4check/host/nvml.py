@@ -30,7 +30,7 @@ def nvml_session(nvml: Any = None) -> Iterator[Any]:
     try:
         nvml.nvmlInit()
     except Exception as error:
-        raise NoNvmlError(f"NVML: {nvml_words(error)}") from None
+        raise NoNvmlError(f"NVML says: {nvml_words(error)}") from None
     try:
         yield nvml
     finally:

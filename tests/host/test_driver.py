@@ -125,7 +125,7 @@ def _absent(root: Path, env: dict[str, str] | None = None, error: Exception | No
 
 def test_no_driver_on_a_machine(tmp_path: Path) -> None:
     item = _absent(tmp_path, error=DriverNotLoadedError())
-    assert "Driver Not Loaded: there is no /dev/nvidia*" in item.why
+    assert "Driver Not Loaded. There is no /dev/nvidia*" in item.why
     assert item.data["container"] is False
 
 
@@ -162,3 +162,4 @@ def test_without_pynvml(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     seen = look_at_driver(None, "12.9", "13.0", env={}, root=tmp_path)
     assert [item.id for item in seen] == ["driver-cuda", "driver-cuda-builds"]
     assert seen[0].advice == "pip install 'dsv4check[gpu]'"
+    assert seen[0].why.startswith("The Python package that asks the driver (pynvml) is not installed. There is no")

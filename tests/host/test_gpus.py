@@ -206,6 +206,7 @@ def test_what_each_release_makes_of_uuids() -> None:
     assert "4444" not in old.found
     assert "gpu-visible-uuid" not in looked(nvml, env=whole, release="0.24.0")
     assert "gpu-visible-uuid" not in looked(nvml, env=whole)
+    assert "gpu-visible-uuid" not in looked(nvml, env=whole, release="0.1.dev7+gabc123")
     short = looked(nvml, env={"CUDA_VISIBLE_DEVICES": "GPU-00000001"}, release="0.33.0")
     assert short["gpu-visible-uuid"].state is State.WARNING
     assert short["gpu-visible"].data["visible"] == [1]
