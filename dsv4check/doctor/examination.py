@@ -96,14 +96,14 @@ class _Examination:
         )
 
     def _find(self) -> tuple[VllmTree | None, str]:
-        """The tree, or why there is none. Raises InputError where it was named and is not there."""
+        """The tree, or why there is none. Raises InputError where a path was named that is not there."""
         asked = self._asked
-        found = self._guard.run("vLLM", "build", lambda: self._looks.tree(asked.vllm_path, asked.python), "")
-        if not isinstance(found, str):
-            return found, ""
-        if found and (asked.vllm_path is not None or asked.python is not None):
-            raise InputError(found)
-        return None, found or "looking for it failed"
+
+        def find() -> VllmTree | str:
+            return self._looks.tree(asked.vllm_path, asked.python)
+
+        found = self._guard.run("vLLM", "build", find, "looking for it failed", passing=(InputError,))
+        return (None, found) if isinstance(found, str) else (found, "")
 
     def _release(self) -> str | None:
         """The release that pins and variables are compared with; None without any hint of one."""

@@ -26,6 +26,7 @@ _ALSO: Final = ("CUDA_VISIBLE_DEVICES",)
 def read_launch(asked: DoctorRequest) -> Request | None:
     """The launch as it was typed; None without one. Raises InputError when it cannot be used."""
     if asked.command is None:
+        _refuse_unusable(asked)
         return None
     from dsv4check.api import read_request
     from dsv4check.request import build_deployment
@@ -47,6 +48,18 @@ def read_launch(asked: DoctorRequest) -> Request | None:
     # A model that cannot be read is said at once, not after the build was.
     build_deployment(request)
     return request
+
+
+def _refuse_unusable(asked: DoctorRequest) -> None:
+    """The options that are read with a launch are wrong without one, too. Raises InputError."""
+    from dsv4check.inputs.gpu import resolve_gpu
+    from dsv4check.inputs.packages import parse_packages
+    from dsv4check.inputs.vllm_version import resolve_vllm
+
+    parse_packages(asked.packages)
+    resolve_vllm(asked.vllm)
+    if asked.gpu is not None:
+        resolve_gpu(asked.gpu)
 
 
 def server_environment(process: Mapping[str, str], launch: Request | None) -> dict[str, str]:

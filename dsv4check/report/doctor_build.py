@@ -24,7 +24,10 @@ def build_blocks(build: BuildAnswer) -> Iterator[Block]:
     if build.differs:
         yield Paragraph(f"differs from {build.nearest} in:")
         shown = build.differs[:_SHOWN]
-        rows = tuple((item.path, f"{_short(item.here)} ({build.nearest}: {_short(item.release)})") for item in shown)
+        rows = tuple(
+            (item.path, f"{_short(item.here) or 'gone'} ({build.nearest}: {_short(item.release) or 'not there'})")
+            for item in shown
+        )
         yield Table((), rows)
         if len(build.differs) > len(shown):
             yield Paragraph(f"and {len(build.differs) - len(shown)} more (--format json)", style="dim")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -20,6 +21,8 @@ _AREAS: Final = {
 
 _NAMES_ALONE: Final = frozenset(("extensions", "limits"))
 """Areas of which nobody wants the figures while they are enough."""
+
+_GPU: Final = re.compile(r"gpu-\d+")
 
 
 def machine_blocks(observations: Sequence[Observation]) -> Iterator[Block]:
@@ -52,8 +55,11 @@ def _problem_blocks(item: Observation) -> Iterator[Block]:
     yield Paragraph(without_home(_sentences(said, item.why)))
     if item.advice:
         yield Paragraph(without_home(f"do: {item.advice}"), style="fix")
-    if item.source:
-        yield Paragraph(without_home(f"read from: {item.source}"), style="dim")
+    rule = item.data.get("rule")
+    read = [f"read from: {item.source}"] if item.source else []
+    read += [f"see: dsv4check explain {rule}"] if rule else []
+    if read:
+        yield Paragraph(without_home("; ".join(read)), style="dim")
 
 
 def _compact(observations: Sequence[Observation]) -> Iterator[tuple[str, str]]:
@@ -62,12 +68,20 @@ def _compact(observations: Sequence[Observation]) -> Iterator[tuple[str, str]]:
         good = [item for item in observations if item.area == area and item.state is State.OK]
         if good:
             name = _AREAS.get(area, area)
-            said = ", ".join(item.what for item in good) if area in _NAMES_ALONE else "; ".join(map(_said, good))
-            yield name, without_home(f"in order: {said}" if area in _NAMES_ALONE else said)
+            said = f"in order: {', '.join(item.what for item in good)}" if area in _NAMES_ALONE else _values(good)
+            yield name, without_home(said)
         for item in observations:
             if item.area == area and item.state is State.NOTE:
                 told = _sentences(_said(item), item.why)
                 yield f"{_AREAS.get(area, area)}, note", without_home(_sentences(told, item.advice))
+
+
+def _values(items: Sequence[Observation]) -> str:
+    """What was found, once for those that are alike: eight GPUs of a kind."""
+    alike: dict[str, list[Observation]] = {}
+    for item in items:
+        alike.setdefault(item.found if _GPU.fullmatch(item.id) else item.id, []).append(item)
+    return "; ".join(_said(same[0]) if len(same) == 1 else f"{len(same)} x {same[0].found}" for same in alike.values())
 
 
 def _said(item: Observation) -> str:

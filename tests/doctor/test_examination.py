@@ -10,6 +10,7 @@ from dsv4check.doctor import DoctorReport, DoctorRequest, examine
 from dsv4check.errors import InputError
 from dsv4check.host.records import Observation, State
 from dsv4check.installation.build_facts import Difference
+from dsv4check.installation.tree import VllmTree
 from tests.doctor.fakes import FakeLooks, tree_of
 
 FLASH = "vllm serve deepseek-ai/DeepSeek-V4-Flash -tp 8"
@@ -174,10 +175,19 @@ def test_without_vllm_a_launch_is_judged_by_the_stated_release() -> None:
     assert looks.told["variables"][1] == "0.24.0"
 
 
-@pytest.mark.parametrize("asked", [{"vllm_path": "/nowhere"}, {"python": "/nowhere/python"}])
-def test_a_named_path_without_vllm_is_unusable(asked: dict[str, str]) -> None:
-    with pytest.raises(InputError, match="nothing there"):
-        looked(FakeLooks("/nowhere: nothing there"), **asked)
+def test_a_named_path_that_is_wrong_is_unusable() -> None:
+    class Nowhere(FakeLooks):
+        def tree(self, vllm_path: str | None, python: str | None) -> VllmTree | str:
+            raise InputError(f"--vllm-path {vllm_path}: no such folder")
+
+    with pytest.raises(InputError, match="--vllm-path /nowhere: no such folder"):
+        looked(Nowhere(""), vllm_path="/nowhere")
+
+
+def test_looking_for_vllm_may_break_too() -> None:
+    report = looked(FakeLooks("", failing=["tree"]))
+    assert (report.build.found, report.build.why) == (False, "looking for it failed")
+    assert [item.what for item in report.with_state(State.UNKNOWN)] == ["vLLM"]
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,8 @@ ANSWERS = (
 )
 OBSERVATIONS = (
     Observation("gpu-0", "gpu", State.OK, "GPU 0", "NVIDIA H200, SM 9.0"),
+    Observation("gpu-1", "gpu", State.OK, "GPU 1", "NVIDIA H200, SM 9.0"),
+    Observation("gpu-links", "gpu", State.OK, "NVLink", "1 of 1 pairs"),
     Observation(
         "driver-cuda",
         "driver",
@@ -72,6 +74,7 @@ OBSERVATIONS = (
         "PyTorch stops with a message.",
         "Update the driver.",
         "NVML",
+        {"rule": "HO001"},
     ),
     Observation("package-torch", "packages", State.OK, "torch", "2.11.0"),
     Observation("package-triton", "packages", State.WARNING, "triton", "3.5.0", "==3.6.0", "It is older."),
@@ -138,7 +141,7 @@ def test_the_launch_is_printed_as_serve_args_does(tmp_path: Path) -> None:
     assert report.report is not None
     text = render(report, DoctorFormat.TEXT)
     assert text.endswith("\nLaunch, judged by this build's own code, as far as it was read\n\n" + static(report.report))
-    assert text.startswith("FAIL: the launch stops at model-init (1 error of the launch)\n")
+    assert text.startswith("FAIL: the launch stops at model-init (1 error of the launch, 2 warnings of the launch)\n")
     # What the launch meets is told with its line, the rest is counted.
     assert (
         "  auto-kv-cache-dtype = refused (KV001). It is refused.\n      vllm/models/deepseek_v4/attention.py:79:"
