@@ -109,7 +109,7 @@ def _said(
         found += f" ({'the first ' if more else ''}{len(codes)} files)"
     if errors:
         data["unreadable_files"] = len(errors)
-        found += f"; {len(errors)} files cannot be read"
+        found += f"; {len(errors)} cannot be read"
     said: dict[str, Any] = {"found": found, "data": data}
     if capability is None:
         return said | {
