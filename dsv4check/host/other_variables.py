@@ -7,6 +7,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from dsv4check.report.masking import MASK
+from dsv4check.report.secret_text import masked_named
+
 from .records import Observation, State
 
 _ON: Final = re.compile(r"\s*(?:1|true|yes|on|y|t)\s*", re.IGNORECASE)
@@ -21,6 +24,9 @@ _SWITCHES: Final[Mapping[str, str]] = {
     "TRITON_INTERPRET": "Triton interprets its kernels on the CPU instead of compiling them: the server is useless.",
 }
 _MOST_FOLDERS: Final = 64
+# Names with TOKENS, or a threshold in tokens, count; they hold no secret.
+_SECRET: Final = re.compile(r"TOKEN(?!S|_THRESHOLD)|KEY|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
+_LONGEST: Final = 200
 
 
 def look_at_others(env: Mapping[str, str], package: Path | None, root: Path) -> list[Observation]:
@@ -131,7 +137,7 @@ def _toolkit(env: Mapping[str, str], root: Path) -> Iterator[Observation]:
 
 
 def _say(name: str, value: str, why: str, state: State = State.NOTE, advice: str = "") -> Observation:
-    shown = value if len(value) <= 200 else f"{value[:197]}..."
+    shown = shown_value(name, value)
     return Observation(
         id=f"variable-{name.lower().replace('_', '-')}",
         area="environment",
@@ -143,3 +149,11 @@ def _say(name: str, value: str, why: str, state: State = State.NOTE, advice: str
         source="environment",
         data={"name": name, "value": shown},
     )
+
+
+def shown_value(name: str, value: str) -> str:
+    """A variable's value for a report; that of a secret is masked, and a very long one shortened."""
+    if _SECRET.search(name):
+        return MASK if value else ""
+    text = masked_named(name, value)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

@@ -6,7 +6,6 @@ machine, and the names are those of the tree where there is one.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,16 +15,13 @@ from dsv4check.deployment import Command, Deployment, Hardware, Model, ServeFlag
 from dsv4check.learning.source import LearningError, Source
 from dsv4check.problems import Origin, Problem
 from dsv4check.releases.facts import ReleaseFacts, known_releases, load_facts
-from dsv4check.report.masking import MASK
-from dsv4check.report.secret_text import masked_named
 from dsv4check.resolve.environment import environment_problems
 
-from .other_variables import look_at_others
+from .other_variables import look_at_others, shown_value
 from .records import Observation, State
 from .variable_table import VariableTable, read_elsewhere, read_table
 
 _PREFIX: Final = "VLLM_"
-_SECRET: Final = re.compile(r"TOKEN|KEY|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
 _UNKNOWN: Final = frozenset({"env-unknown", "env-misnamed", "env-attention-backend", "env-unknown-fatal"})
 
 
@@ -191,14 +187,6 @@ def _observation(
         source=source,
         data={"name": name, "value": shown},
     )
-
-
-def shown_value(name: str, value: str) -> str:
-    """A variable's value for a report; that of a secret is masked, and a very long one shortened."""
-    if _SECRET.search(name) and not value.isdecimal():
-        return MASK if value else ""
-    text = masked_named(name, value)
-    return text if len(text) <= 200 else f"{text[:197]}..."
 
 
 def _all_known(own: Sequence[str], facts: ReleaseFacts | None, table: VariableTable | None) -> Observation:
