@@ -113,6 +113,21 @@ class LaunchOptions:
             vllm_path=vllm_path,
         )
 
+    def words(self, text: str | list[str]) -> list[str]:
+        """The options as words to type again, and behind them the command's ``text``."""
+        words = []
+        for name in self.__dataclass_fields__:
+            value = getattr(self, name)
+            option = f"--{name.replace('_', '-')}"
+            if name == "command" or value is None or value is False:
+                continue
+            if value is True:
+                words.append(option)
+                continue
+            for item in value if isinstance(value, list) else [value]:
+                words += [option, str(item)]
+        return [*words, "--", *([text] if isinstance(text, str) else text)]
+
 
 def takes_launch(function: Callable[..., None]) -> Callable[..., None]:
     """Make a command of a function whose first parameter is the launch: its options come before the function's own.
