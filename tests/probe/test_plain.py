@@ -125,3 +125,64 @@ def test_errors_count_whole_outputs_and_nothing_that_is_no_number() -> None:
     wanted = torch.ones(2, 2, dtype=torch.float64)
     assert flashinfer_checks.relative_error(wanted * 1.01, wanted) == pytest.approx(0.01)
     assert flashinfer_checks.relative_error(torch.tensor([[1.0, float("nan")], [1.0, 1.0]]), wanted) == float("inf")
+
+
+class Outcome(Exception):  # noqa: N818 - a way out of a check, not an error
+    def __init__(self, status: str, message: str, data: Any = None) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Reporter:
+    def __init__(self) -> None:
+        self.said: list[tuple[str, str, str]] = []
+
+    def check(self, name: str, work: Any, *, imports: bool = False) -> None:
+        try:
+            self.said.append((name, "ok", work()[0]))
+        except Outcome as outcome:
+            self.said.append((name, outcome.status, str(outcome)))
+
+    def skip(self, name: str, why: str) -> None:
+        self.said.append((name, "skipped", why))
+
+
+@pytest.mark.parametrize(("factor", "status"), [(1.0, "ok"), (1.5, "failed")])
+def test_the_checks_compare_with_the_reference(monkeypatch: pytest.MonkeyPatch, factor: float, status: str) -> None:
+    _, view = strided(torch.bfloat16)
+    caches = {
+        "swa": SimpleNamespace(kind="swa", view=view, slots=torch.arange(12)),
+        "main_c4": SimpleNamespace(kind="main_c4", view=strided(torch.bfloat16)[1], slots=torch.arange(12)),
+        "indexer_k": SimpleNamespace(kind="indexer_k", view=None, slots=None),
+    }
+    asked = []
+
+    def plan(inputs: Any, heads: int, capability: Any) -> Any:
+        wanted = flashinfer_checks.expected(inputs, heads)
+        asked.append(heads)
+        out = torch.zeros(wanted.shape, dtype=torch.bfloat16)
+        return flashinfer.KernelPlan(lambda **_: out.copy_(wanted * factor), "stand-in", {}, out, "bfloat16")
+
+    monkeypatch.setattr(flashinfer_checks, "plan", plan)
+    reporter = Reporter()
+    attention = {"local_heads": 3, "padded_heads": 8, "topk": 128}
+    flashinfer.run_checks(caches, attention, reporter, Outcome, 5)
+    assert asked == [8, 8]
+    assert [(name, found) for name, found, _ in reporter.said] == [
+        ("kernel: FlashInfer, swa", status),
+        ("kernel: FlashInfer, swa + main_c4", status),
+    ]
+    assert "by stand-in" in reporter.said[0][2]
+
+
+def test_without_flashinfer_the_checks_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "flashinfer", None)
+    monkeypatch.setitem(__import__("sys").modules, "flashinfer.decode", None)
+    caches = {"swa": SimpleNamespace(kind="swa", view=strided(torch.bfloat16)[1], slots=torch.arange(12))}
+    reporter = Reporter()
+    flashinfer.run_checks(caches, {"local_heads": 3, "padded_heads": 8}, reporter, Outcome, 5)
+    assert [item[1] for item in reporter.said] == ["skipped"]
+    assert "the kernel was not run: FlashInfer cannot be imported" in reporter.said[0][2]
+    reporter = Reporter()
+    flashinfer.run_checks({}, {}, reporter, Outcome, 5)
+    assert reporter.said[0][1:] == ("skipped", "the kernel was not run: there is no sliding-window cache")
