@@ -1,23 +1,37 @@
-"""FlashMLA's argument checks for sparse decoding, applied to cache tensors.
-
-Facts: the argument checks of FlashMLA's ``csrc/api/sparse_decode.h``. vLLM hands a layer's cache to the kernel as
-``(num_blocks, states, 1, bytes)``; for a packed DeepSeek-V4 cache (query heads of 512) a state takes 584 bytes and a
-block is padded to a multiple of 576.
-"""
+"""FlashMLA's argument checks for sparse decoding, applied to cache tensors: the probe's, on what vLLM allocated."""
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
 from typing import Any
 
-STATE_BYTES = 584
-"""448 fp8 NoPE + 128 (64 bfloat16 RoPE) + 7 UE8M0 scales + 1 unused."""
-PAGE_ALIGNMENT = 576
-HEAD_SIZE = 512
 OTHER_LAYOUTS = ("nvfp4_ds_mla",)
 """Packed caches of other kernels: V4.1's mega attention."""
 
-_SHAPE = "kv must have shape (num_blocks, page_block_size, h_kv, bytes_per_token)"
-_BLOCK = "The whole block must be contiguous when is_fp8_cache is True for kv cache"
+
+def _shared(name: str) -> Any:
+    """A module of ``probe/``. The child knows no package around the rehearsal's, and must not see what lies beside it:
+    there the folder is loaded by its place, under a name of its own."""
+    try:
+        return importlib.import_module(f"...probe.{name}", __package__)
+    except ImportError:
+        package, folder = "dsv4check_rehearsal_probe", Path(__file__).resolve().parents[2] / "probe"
+    if package not in sys.modules:
+        spec = importlib.util.spec_from_file_location(
+            package, folder / "__init__.py", submodule_search_locations=[str(folder)]
+        )
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[package] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[package])
+    return importlib.import_module(f"{package}.{name}")
+
+
+_contract, _packed = _shared("contract"), _shared("packed")
+STATE_BYTES: int = _packed.STATE_BYTES
 
 
 def packed_caches(specs: dict[str, Any], backends: dict[str, str]) -> list[str]:
@@ -30,7 +44,7 @@ def packed_caches(specs: dict[str, Any], backends: dict[str, str]) -> list[str]:
     return [
         name
         for name, spec in specs.items()
-        if getattr(spec, "head_size", None) == HEAD_SIZE
+        if getattr(spec, "head_size", None) == _packed.HEAD
         and str(getattr(spec, "dtype", "")) == "torch.uint8"
         and getattr(spec, "cache_dtype_str", None) not in OTHER_LAYOUTS
     ]
@@ -38,29 +52,14 @@ def packed_caches(specs: dict[str, Any], backends: dict[str, str]) -> list[str]:
 
 def violation(cache: Any) -> str:
     """What FlashMLA would say about this cache; empty when it accepts it. ``cache``: what the layer holds."""
-    tensor = cache.unsqueeze(-2) if cache.dim() == 3 else cache
-    if tensor.dim() != 4:
-        return f"kv must have 4 dimensions, got {tuple(tensor.shape)}"
-    if tensor.shape[2] != 1:
-        return f"Currently only MQA (i.e. h_kv == 1) is supported for sparse decoding, got h_kv {tensor.shape[2]}"
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    if dtype not in ("uint8", "int8", "float8_e4m3fn"):
-        return f"key must have dtype fp8_e4m3fn, int8 or uint8, got {dtype}"
-    if tensor.stride(3) != 1:
-        return "kv must have contiguous last dimension"
-    if tensor.shape[3] != STATE_BYTES:
-        return _SHAPE
-    if tensor.shape[1] > 1 and tensor.stride(1) != STATE_BYTES:
-        return _BLOCK
-    if tensor.shape[0] > 1 and tensor.stride(0) % PAGE_ALIGNMENT:
-        return f"blocks are {tensor.stride(0)} bytes apart, not a multiple of {PAGE_ALIGNMENT}"
-    return ""
+    said: str = _contract.cache_refusal(cache)
+    if "Padding might be necessary" in said:
+        # The kernel names a stride of its own argument; the allocation knows blocks.
+        return f"{said}: blocks are {cache.stride()[0]} bytes apart, not a multiple of {_packed.PAGE_ALIGNMENT}"
+    return said
 
 
 def describe(cache: Any) -> dict[str, Any]:
     """Shape, strides and dtype of a cache tensor."""
-    return {
-        "shape": list(cache.shape),
-        "stride": list(cache.stride()),
-        "dtype": str(cache.dtype).removeprefix("torch."),
-    }
+    described: dict[str, Any] = _contract.view_of(cache)
+    return described
