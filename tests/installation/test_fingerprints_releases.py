@@ -276,8 +276,8 @@ PATCHES: list[tuple[str, str, str | None, str, str, dict[str, str]]] = [
         "0.24.0",
         "models/deepseek_v4/sparse_mla.py",
         None,
-        r'"auto",',
-        '"auto", "bfloat16",',
+        r'(?m)^( +"auto",)$',
+        r'\1 "bfloat16",',
         {"supported-kv-cache-dtypes": "bfloat16-listed"},
     ),
     (
