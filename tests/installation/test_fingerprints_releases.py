@@ -1,6 +1,6 @@
 """The readers on the unpacked releases: known facts, real quotes, and what fixes reverted or back-ported do.
 
-``DSV4CHECK_UPDATE=1`` writes ``recorded.yaml`` anew from the trees under ``DSV4CHECK_VLLM_TREES``.
+``scripts/record_fingerprints.py`` writes what is recorded anew from unpacked releases.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 import yaml
 
+from dsv4check.data import load_data
 from dsv4check.installation.fingerprint import Answer, fingerprints, read_fingerprints
 from dsv4check.learning.source import Source
 from tests.learning.shipped import VERSIONS
 
-RECORDED = Path(__file__).with_name("recorded.yaml")
 RULES = Path(__file__).parents[2] / "rules" / "checks"
 TREES = os.environ.get("DSV4CHECK_VLLM_TREES")
 SECONDS = 5.0
@@ -115,23 +115,28 @@ def test_the_answers_are_the_known_facts(version: str) -> None:
 
 
 @needs_trees
-def test_the_answers_are_the_recorded_ones() -> None:
-    table: dict[str, dict[str, str]] = {}
-    for version in ORDERED:
-        for name, value in values(answers(version)).items():
-            steps = table.setdefault(name, {})
-            if value is not None and (not steps or since(steps, version) != value):
-                steps[version] = value
-    if os.environ.get("DSV4CHECK_UPDATE") == "1":
-        RECORDED.write_text(
-            "# Value of each fingerprint, by the first release that has it.\n" + yaml.safe_dump(table, sort_keys=False)
-        )
-    assert recorded() == table
+@pytest.mark.parametrize("version", ORDERED)
+def test_the_answers_are_the_recorded_ones(version: str) -> None:
+    found = {name: value for name, value in values(answers(version)).items() if value is not None}
+    assert found == {name: since(steps, version) for name, steps in recorded().items()}
 
 
+@pytest.mark.parametrize("name", KNOWN)
+def test_what_is_recorded_is_the_known_facts(name: str) -> None:
+    steps = recorded()[name]
+    assert {version: since(steps, version) for version in ORDERED} == {
+        version: since(KNOWN[name], version) for version in ORDERED
+    }
+
+
+@functools.cache
 def recorded() -> dict[str, dict[str, str]]:
-    loaded: dict[str, dict[str, str]] = yaml.safe_load(RECORDED.read_text())
-    return loaded
+    """Question -> release -> answer, for every release that has one."""
+    kept = load_data("releases/fingerprints")["fingerprints"]
+    return {
+        name: {release: value for value, releases in answers.items() for release in releases}
+        for name, answers in kept.items()
+    }
 
 
 def test_what_is_recorded_is_known() -> None:
