@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -21,9 +20,10 @@ from dsv4check.api import check, check_request, read_request
 from dsv4check.cli.main import make_app
 from dsv4check.engine.examples import example_request
 from dsv4check.errors import InputError
-from dsv4check.installation import build_facts
+from dsv4check.installation import build_facts, locate
 from dsv4check.installation.build_facts import build_of_tree, read_build
 from dsv4check.installation.code_answers import TreeCode
+from dsv4check.installation.fingerprint import Answer, Quote
 from dsv4check.installation.tree import VllmTree
 from dsv4check.learning.registry import SECTIONS
 from dsv4check.learning.source import LearningError
@@ -253,9 +253,7 @@ def found_there(monkeypatch: pytest.MonkeyPatch, answer: VllmTree | str) -> list
         asked.append(vllm_path)
         return answer
 
-    locate = ModuleType("dsv4check.installation.locate")
-    locate.find_tree = find_tree  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "dsv4check.installation.locate", locate)
+    monkeypatch.setattr(locate, "find_tree", find_tree)
     return asked
 
 
@@ -364,18 +362,18 @@ def test_rules_are_judged_by_the_code(like: Tree) -> None:
 
 def test_fingerprints_answer_for_rules(like: Tree) -> None:
     args = """-tp 8 --kv-cache-dtype fp8 --speculative-config '{"method":"dspark","num_speculative_tokens":5}'"""
-    for value, fires in (("global", True), ("local", False), (None, False)):
+    for value, fires in (("target-layers", True), ("stage", False), (None, False)):
         tree = like("0.26.0", "0.26.0")
         build = build_of_tree(tree)
         assert build.own is not None
-        answers = {"dspark-name-mapping": type("Answer", (), {"value": value})()}
+        answers = {"dspark-name-mapping": Answer(value, "", (Quote("vllm/dspark.py", 9, "N + stage"),))}
         own = replace(build.own, code=TreeCode(tree.source, lambda _source, answers=answers: answers))
         request = read_request(f"vllm serve {FLASH} {args}", gpu="H200", gpus=8, vllm="0.26.0")
         found = check_request(replace(request, vllm=replace(build, own=own)), all_rules(), fixes=False)
         assert ("WT007" in rules_of(found)) is fires
         if fires:
             finding = next(item for item in found.findings if item.rule == "WT007")
-            assert finding.evidence == ("dspark-name-mapping is global",)
+            assert finding.evidence == ("dspark-name-mapping is target-layers: vllm/dspark.py:9 `N + stage`",)
 
 
 # -- with trees ------------------------------------------------------------------------------------------------
@@ -472,6 +470,30 @@ def test_the_windows_spec_loses_its_quantisation_mode(tmp_path: Path) -> None:
     before, after = report(unpacked("0.25.0"), args), report(tree, args)
     assert rules_of(after) - rules_of(before) == {"KV010"}
     assert not rules_of(before) - rules_of(after)
+
+
+@needs_trees
+def test_the_draft_takes_the_targets_layer_numbers(tmp_path: Path) -> None:
+    place = "models/deepseek_v4/nvidia/dspark.py"
+    line = '        return f"model.layers.{stage}.{rest}"'
+    new = '        return f"model.layers.{self.config.num_hidden_layers + stage}.{rest}"'
+    before, after = (
+        report(unpacked("0.26.0"), DSPARK),
+        report(patched("0.26.0", tmp_path, {place: (line, new)}), DSPARK),
+    )
+    assert "WT007" in rules_of(after) - rules_of(before)
+    assert rules_of(before) <= rules_of(after) | {"WT003"}
+    evidence = next(item.evidence for item in after.findings if item.rule == "WT007")
+    assert evidence[0].startswith("dspark-name-mapping is target-layers: vllm/models/deepseek_v4/nvidia/dspark.py:")
+
+
+@needs_trees
+def test_the_option_reads_an_unpacked_release() -> None:
+    folder = unpacked("0.24.0").package.parent
+    result = CliRunner().invoke(make_app(), [*WORDS[:-1], str(folder), "--", "vllm", "serve", FLASH, "-tp", "8"])
+    assert result.exit_code == 1, result.output
+    assert "KV001" in result.output
+    assert "vLLM 0.24.0" in result.output
 
 
 @needs_trees
