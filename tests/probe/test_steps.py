@@ -126,6 +126,16 @@ def test_an_unknown_attention_class_has_no_kernel(on_a_gpu: Callable[..., dict[s
     )
 
 
+def test_flashinfer_classes_go_to_flashinfer(on_a_gpu: Callable[..., dict[str, dict[str, Any]]]) -> None:
+    checks = on_a_gpu(Stand(), attention={**ATTENTION.to_dict(), "class": "DeepseekV4FlashInferSM120Attention"})
+    assert "FlashMLA" not in checks
+    assert "kernel: swa" not in checks
+    kernels = [check for name, check in checks.items() if name.startswith("kernel: FlashInfer")]
+    assert len(kernels) == 3
+    # Nothing here is on a GPU: FlashInfer, where it is there at all, has no kernels for it.
+    assert {check["status"] for check in kernels} == {"skipped"}
+
+
 def test_a_view_of_512_bytes_fails_the_contract() -> None:
     layouts = packed_layouts().to_dict()
     layouts["caches"][0]["shape"][-1] = layouts["caches"][0]["stride"][1] = 512
