@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from dsv4check.deployment import VllmBuild
 from dsv4check.engine.evaluate import Checked, Match, match_rules
 from dsv4check.engine.rule import Rule, Severity, load_rules
 from dsv4check.inputs.checkpoint_files import stated_checkpoint
@@ -14,11 +15,14 @@ from dsv4check.inputs.command import read_command
 from dsv4check.inputs.gpu import resolve_gpu
 from dsv4check.inputs.packages import parse_packages, pinned_versions
 from dsv4check.inputs.vllm_version import resolve_vllm
-from dsv4check.releases.facts import load_facts
+from dsv4check.releases.facts import facts_of
 from dsv4check.report.model import Finding, Report, Verdict
 from dsv4check.request import Request, build_deployment
 from dsv4check.resolution import NotEvaluated, Resolution
 from dsv4check.resolve.resolver import resolve
+
+if TYPE_CHECKING:
+    from dsv4check.installation.tree import VllmTree
 
 
 def check(
@@ -38,6 +42,7 @@ def check(
     rules: str | Path | None = None,
     online: bool = False,
     fixes: bool = True,
+    vllm_path: str | Path | None = None,
 ) -> Report:
     """Say what vLLM will do with a launch and whether it will work.
 
@@ -60,6 +65,8 @@ def check(
         rules: Folder with further rules.
         online: Allow fetching config.json from the Hugging Face hub.
         fixes: Search for fixes; without it findings carry none (faster).
+        vllm_path: Folder with the package ``vllm`` (unpacked, installed or a checkout): the launch is judged by this
+            tree's own code as far as its text tells, and its version is the one asked about where ``vllm`` is None.
 
     Raises:
         InputError: The input cannot be used; the message says what and where.
@@ -78,6 +85,7 @@ def check(
         env=env,
         packages=packages or (),
         online=online,
+        vllm_path=None if vllm_path is None else str(vllm_path),
     )
     return check_request(request, load_rules(Path(rules) if rules is not None else None), fixes=fixes)
 
@@ -98,11 +106,16 @@ def read_request(
     env: Mapping[str, str] | None = None,
     packages: Mapping[str, str] | Sequence[str] = (),
     online: bool = False,
+    vllm_path: str | None = None,
+    tree: VllmTree | None = None,
 ) -> Request:
-    """Take the inputs apart; the arguments are those of :func:`check`. Raises InputError."""
+    """Take the inputs apart; the arguments are those of :func:`check`, ``tree`` is one that was found before.
+
+    Raises InputError.
+    """
     return Request(
         command=read_command(command, source=source),
-        vllm=resolve_vllm(vllm),
+        vllm=_build(vllm, vllm_path, tree),
         hardware=resolve_gpu(gpu, gpus=gpus, nodes=nodes, memory_gib=gpu_memory_gib),
         env=dict(env or {}),
         packages=parse_packages(packages),
@@ -112,6 +125,15 @@ def read_request(
         online=online,
         checkpoint=None if checkpoint is None else stated_checkpoint(checkpoint),
     )
+
+
+def _build(vllm: str | None, vllm_path: str | None, tree: VllmTree | None) -> VllmBuild:
+    if vllm_path is None and tree is None:
+        return resolve_vllm(vllm)
+    # Imported here: most launches are judged by a version alone.
+    from dsv4check.installation.build_facts import build_of_tree, tree_at
+
+    return build_of_tree(tree or tree_at(str(vllm_path)), vllm)
 
 
 def check_request(
@@ -145,6 +167,8 @@ def check_request(
     notes = [*deployment.command.notes]
     if deployment.vllm.note:
         notes.append(deployment.vllm.note)
+    if deployment.vllm.own is not None:
+        notes += deployment.vllm.own.notes(deployment.vllm)
     return Report(
         verdict=verdict,
         deployment=deployment,
@@ -196,7 +220,7 @@ def _on_any_release(request: Request, rules: tuple[Rule, ...], newest: Checked) 
 
 def _evaluate_release(request: Request, rules: tuple[Rule, ...]) -> tuple[Checked, Resolution, list[NotEvaluated]]:
     deployment = build_deployment(request)
-    facts = load_facts(deployment.vllm.release)
+    facts = facts_of(deployment.vllm)
     resolution = resolve(deployment, facts)
     matches, open_questions = match_rules(deployment, resolution, rules, pinned_versions(facts))
     return Checked(request, deployment, tuple(matches)), resolution, open_questions
@@ -223,6 +247,9 @@ def _disagreements(common: Checked, around: list[Checked]) -> list[NotEvaluated]
         where = ""
     if build.kind == "unstated":
         how = "state the vLLM version"
+    if build.own is not None:
+        where = f" that {build.version} may have taken the parts from that its text does not tell"
+        how = "rehearse the launch with the build itself (`dsv4check rehearse`)"
     return [
         NotEvaluated(
             f"{rule_id} {match.rule.name}",

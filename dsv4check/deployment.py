@@ -14,6 +14,7 @@ from dsv4check.records import dataclass, field
 
 if TYPE_CHECKING:
     from dsv4check.checkpoint.tensors import Checkpoint
+    from dsv4check.installation.build_facts import BuildFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +158,18 @@ class VllmBuild:
     commit: str | None = None
     note: str = ""
     """Said in the report when the choice was not the user's (default, unknown release)."""
+    own: BuildFacts | None = None
+    """What its own tree says, where that is at hand: it counts before the facts of ``release``."""
+
+    @property
+    def uncounted(self) -> bool:
+        """True for a development build whose number tells nothing: it sorts before every release."""
+        return self.kind == "development" and self.dev_base is None and len(self.brackets) > 1
 
     @property
     def may_be_any(self) -> bool:
         """True when its code may be that of any release: nobody says which, or the number of the build does not."""
-        return self.kind == "unstated" or (self.dev_base is None and len(self.brackets) > 1)
+        return self.own is None and (self.kind == "unstated" or self.uncounted)
 
 
 @dataclass(frozen=True, slots=True)

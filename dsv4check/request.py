@@ -13,6 +13,7 @@ from dsv4check.inputs.flags.parser import ReadFile, parse_flags, read_text_file
 from dsv4check.inputs.gpu import apply_visible_devices
 from dsv4check.inputs.model import load_model
 from dsv4check.records import dataclass, field
+from dsv4check.releases.facts import ReleaseFacts, facts_of
 from dsv4check.releases.flag_table import load_flag_table
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def build_deployment(request: Request) -> Deployment:
     Raises InputError when there is no model, its config cannot be read or it is not DeepSeek-V4.
     """
     table = load_flag_table(request.vllm.release)
+    facts = facts_of(request.vllm)
     env = {**request.command.env, **request.env}
     command = replace(request.command, env=env) if request.env else request.command
     read = request.reading
@@ -81,8 +83,9 @@ def build_deployment(request: Request) -> Deployment:
         online=request.online,
         env=env,
         checkpoint=checkpoint,
+        facts=facts,
     )
-    draft, draft_checkpoint = _draft(request, flags, env, model)
+    draft, draft_checkpoint = _draft(request, flags, env, model, facts)
     return Deployment(
         command=request.command,
         flags=flags,
@@ -98,7 +101,7 @@ def build_deployment(request: Request) -> Deployment:
 
 
 def _draft(
-    request: Request, flags: ServeFlags, env: Mapping[str, str], target: Model
+    request: Request, flags: ServeFlags, env: Mapping[str, str], target: Model, facts: ReleaseFacts
 ) -> tuple[Model | None, Checkpoint | None]:
     """The draft model of the launch and its checkpoint, where it is a model of its own on this machine."""
     name = flags.values.get("spec_model") or flags.section("speculative_config").get("model")
@@ -109,7 +112,8 @@ def _draft(
         return None, None
     own = ServeFlags(model=name, values={key: flags.values[key] for key in _PLACE if key in flags.values})
     try:
-        return load_model(name, flags=own, release=request.vllm.release, env=env, checkpoint=checkpoint), checkpoint
+        release = request.vllm.release
+        return load_model(name, flags=own, release=release, env=env, checkpoint=checkpoint, facts=facts), checkpoint
     except InputError:
         # Not a DeepSeek-V4 model: another kind of draft, of which nothing is known here.
         return None, None

@@ -18,7 +18,7 @@ from dsv4check.checkpoint.tensors import UNLOADABLE, Checkpoint, Defect
 from dsv4check.deployment import Model
 from dsv4check.engine.rule import Rule, Severity
 from dsv4check.records import dataclass
-from dsv4check.releases.facts import ReleaseFacts, load_facts
+from dsv4check.releases.facts import ReleaseFacts, facts_of
 from dsv4check.report.model import Finding, Report, Verdict
 from dsv4check.resolution import Parallelism
 from dsv4check.resolve.expert_format import other_layers
@@ -240,7 +240,7 @@ def _placement(report: Report, parallel: Parallelism) -> Placement:
         return AS_STORED
     found = placement_of(
         report.deployment,
-        load_facts(resolution.release),
+        facts_of(report.deployment.vllm),
         parallel,
         resolution.draft,
         mega_moe=uses_mega_moe(moe, parallel),

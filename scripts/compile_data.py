@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from dsv4check.data import compiled_path, load_yaml, rules_dir
 from dsv4check.engine.conditions import version_in
 from dsv4check.engine.examples import COMPILED_EXAMPLES, firing_examples_of
-from dsv4check.engine.rule import COMPILED_RULES, listing, read_sources, rule_from_record
+from dsv4check.engine.rule import COMPILED_RULES, listing, read_sources, rule_from_source
 from dsv4check.releases.facts import SECTIONS_APART, known_releases
 
 # Only triage and the tests read examples; they are half of the bytes, and have a twin of their own.
@@ -42,7 +42,7 @@ def compile_rules() -> int:
     folder = rules_dir() / "checks"
     rules: list[tuple[str, dict[str, Any]]] = []
     for record, area, source in read_sources(folder):
-        rule = rule_from_record(record, area, source)
+        rule = rule_from_source(record, area, source)
         kept = {key: value for key, value in record.items() if key not in LEFT_OUT}
         releases = None if rule.vllm is None else [name for name in known_releases() if version_in(name, rule.vllm)]
         rules.append((str(kept["id"]), {"record": kept, "area": area, "releases": releases}))

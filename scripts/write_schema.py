@@ -10,6 +10,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from dsv4check.gate.settings_schema import config_json_schema
+from dsv4check.report.doctor_schema import doctor_json_schema
 from dsv4check.report.gate_schema import gate_json_schema
 from dsv4check.report.memory_report_schema import memory_json_schema
 from dsv4check.report.plan_schema import plan_json_schema
@@ -27,6 +28,7 @@ def main() -> None:
         "memory": memory_json_schema(),
         "plan": plan_json_schema(),
         "probe": probe_json_schema(),
+        "doctor": doctor_json_schema(),
         "gate": gate_json_schema(),
         "config": config_json_schema(),
         "triage": triage_json_schema(),

@@ -85,12 +85,15 @@ class LaunchOptions:
     env: Env = None
     online: Online = False
 
-    def request(self, program: str) -> Request:
-        """The launch that is asked about. Raises InputError without a command, or when it cannot be used."""
-        text, source = command_text(self.command, program)
-        return self.request_of(text, source)
+    def request(self, program: str, vllm_path: str | None = None) -> Request:
+        """The launch that is asked about, judged by the vLLM tree at ``vllm_path`` where one is given.
 
-    def request_of(self, text: str | list[str], source: str) -> Request:
+        Raises InputError without a command, or when it cannot be used.
+        """
+        text, source = command_text(self.command, program)
+        return self.request_of(text, source, vllm_path)
+
+    def request_of(self, text: str | list[str], source: str, vllm_path: str | None = None) -> Request:
         """The same with the command's text in hand; ``source`` is what it is called in messages."""
         from dsv4check.api import read_request
 
@@ -107,6 +110,7 @@ class LaunchOptions:
             env=assignments(self.env or []),
             packages=self.package or (),
             online=self.online,
+            vllm_path=vllm_path,
         )
 
 

@@ -19,6 +19,7 @@ COMMANDS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "serve-args": ("serve_args:serve_args", _PASS_THROUGH),
     "gate": ("gate:gate", {}),
     "triage": ("triage:triage", {}),
+    "doctor": ("doctor:doctor", _PASS_THROUGH),
     "rehearse": ("rehearse:rehearse", _PASS_THROUGH),
     "probe": ("probe:probe", _PASS_THROUGH),
     "memory": ("memory:memory", _PASS_THROUGH),

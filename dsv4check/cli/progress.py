@@ -50,3 +50,24 @@ def bytes_read() -> Iterator[Callable[[int], None]]:
     yield show
     if shown:
         sys.stderr.write("\r" + " " * 40 + "\r")
+
+
+@contextmanager
+def passing_words() -> Iterator[Callable[[str], None] | None]:
+    """Yield a function that says what is being done now, in one line that goes away; None without a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    longest = 0
+
+    def show(words: str) -> None:
+        nonlocal longest
+        longest = max(longest, len(words))
+        sys.stderr.write(f"\r{words:<{longest}}")
+        sys.stderr.flush()
+
+    try:
+        yield show
+    finally:
+        sys.stderr.write("\r" + " " * longest + "\r")
+        sys.stderr.flush()

@@ -22,15 +22,25 @@ def serve_args(
         str | None,
         typer.Option(metavar="FILE", help="Check one launch per JSON line of FILE (- for standard input)."),
     ] = None,
+    vllm_path: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="Judge by this vLLM tree's own code (an unpacked or installed vLLM, or a checkout); its version is "
+            "the one asked about unless --vllm says another.",
+        ),
+    ] = None,
 ) -> None:
     """Check a `vllm serve` command: what vLLM will decide, whether it works, and what fixes it."""
     if batch is not None:
         if launch.command:
             raise InputError("--batch takes its launches from the file; remove the command after it")
+        if vllm_path is not None:
+            raise InputError("--batch states the version of each launch in the file; remove --vllm-path")
         from dsv4check.batch import run_batch
 
         raise typer.Exit(run_batch(batch, rules=rules, fail_on=fail_on, strict=strict, online=launch.online))
-    request = launch.request("serve-args")
+    request = launch.request("serve-args", vllm_path)
     from dsv4check.api import check_request
     from dsv4check.engine.rule import load_rules
 

@@ -65,7 +65,7 @@ def weights(
     from dsv4check.api import check_request
     from dsv4check.engine.rule import load_rules
     from dsv4check.inputs.shell_quoting import quote
-    from dsv4check.releases.facts import load_facts
+    from dsv4check.releases.facts import facts_of
     from dsv4check.weights_report import build_weights_report
 
     if isinstance(text, str) and source == "command line" and _on_disk(text):
@@ -75,7 +75,7 @@ def weights(
     request, located = find_checkpoint(request, own_config=launch.model_config is None)
     loaded = load_rules(rules)
     report = check_request(request, loaded)
-    facts = load_facts(report.resolution.release)
+    facts = facts_of(report.deployment.vllm)
     item = build_weights_report(report, located, facts, loaded, draft.value, find_draft(report))
     if names is not None:
         from dsv4check.report.weights_names import tensor_lines

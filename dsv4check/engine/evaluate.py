@@ -18,6 +18,7 @@ from dsv4check.report.model import Finding
 from dsv4check.resolution import NotEvaluated, Resolution
 
 if TYPE_CHECKING:
+    from dsv4check.installation.code_answers import CodeAnswer
     from dsv4check.request import Request
 
 _PLACEHOLDER = re.compile(r"\{([a-z][\w.\-]*)\}", re.IGNORECASE)
@@ -64,13 +65,16 @@ def match_rules(
         by_code.setdefault(found.code, []).append(found)
     matches: list[Match] = []
     open_questions: list[NotEvaluated] = []
-    relevant = _relevant(rules, resolution.release)
+    relevant = _relevant(rules, resolution.release, deployment.vllm.own is not None)
     if before_first_support(deployment.vllm.version):
         # The first release's facts stand in for such a version; only rules about the version itself may speak.
         relevant = tuple(rule for rule in relevant if "vllm.version" in rule.when)
     for rule in relevant:
         instances: Collection[Problem | None] = (None,) if rule.problem is None else by_code.get(rule.problem, ())
-        if not instances or not applies_to_build(rule, deployment.vllm):
+        if not instances:
+            continue
+        shown = _shown_by_code(rule, deployment.vllm)
+        if not (applies_to_build(rule, deployment.vllm) if shown is None else shown.verdict):
             continue
         for problem in instances:
             verdict = evaluate(rule.when, fields)
@@ -79,7 +83,8 @@ def match_rules(
                     open_questions.append(NotEvaluated(f"{rule.id} {rule.name}", verdict.why, verdict.how))
                 break
             if verdict:
-                matches.append(Match(rule, problem, fields, _finding(rule, problem, fields)))
+                evidence = () if shown is None else shown.evidence
+                matches.append(Match(rule, problem, fields, _finding(rule, problem, fields, evidence)))
     fired = {match.rule.id for match in matches}
     kept = [match for match in matches if not fired.intersection(match.rule.yields_to)]
     unique = {match.key: match for match in kept}
@@ -88,10 +93,13 @@ def match_rules(
 
 
 @lru_cache(maxsize=64)
-def _relevant(rules: tuple[Rule, ...], release: str) -> tuple[Rule, ...]:
-    """The rules that may fire on ``release``, or on development builds."""
+def _relevant(rules: tuple[Rule, ...], release: str, with_tree: bool) -> tuple[Rule, ...]:
+    """The rules that may fire on ``release``, on development builds, or (``with_tree``) by a build's own code."""
     return tuple(
-        rule for rule in rules if rule.found_in is FoundIn.LAUNCH and (rule.development or _admits(rule, release))
+        rule
+        for rule in rules
+        if rule.found_in is FoundIn.LAUNCH
+        and (rule.development or (with_tree and rule.code is not None) or _admits(rule, release))
     )
 
 
@@ -102,8 +110,19 @@ def _admits(rule: Rule, release: str) -> bool:
     return release in rule.releases if rule.releases is not None else version_in(release, rule.vllm)
 
 
+def _shown_by_code(rule: Rule, build: VllmBuild) -> CodeAnswer | None:
+    """What the build's own code says about the rule; None where that is not at hand or does not tell."""
+    if rule.code is None or build.own is None:
+        return None
+    answer = build.own.code.answer(rule)
+    return None if answer.verdict is None else answer
+
+
 def applies_to_build(rule: Rule, build: VllmBuild) -> bool:
-    """A rule about development builds fires on those it names; one that names only such builds never on releases."""
+    """Whether a rule is about a build of this number.
+
+    One about development builds fires on those that it names; one that names no other build never fires on releases.
+    """
     if build.kind == "development" and any(
         item.contains(build.dev_base, build.dev_number) for item in rule.development
     ):
@@ -113,7 +132,7 @@ def applies_to_build(rule: Rule, build: VllmBuild) -> bool:
     return _admits(rule, build.release)
 
 
-def _finding(rule: Rule, problem: Problem | None, fields: Fields) -> Finding:
+def _finding(rule: Rule, problem: Problem | None, fields: Fields, evidence: tuple[str, ...]) -> Finding:
     error = problem.error if problem is not None and problem.error else fill(rule.error, problem, fields)
     if problem is not None and problem.exception and problem.error:
         error = f"{problem.exception}: {problem.error}"
@@ -129,6 +148,7 @@ def _finding(rule: Rule, problem: Problem | None, fields: Fields) -> Finding:
         location=_location(rule, problem, fields),
         references=rule.references,
         fixed_in=rule.fixed_in,
+        evidence=evidence,
     )
 
 

@@ -161,7 +161,7 @@ class Fields:
     def _vllm(self, name: str, rest: str) -> Any:
         build = self._deployment.vllm
         # A number that counts all commits sorts before every release, whatever code the build holds.
-        if rest == "release" or (rest == "version" and build.kind == "development" and build.may_be_any):
+        if rest == "release" or (rest == "version" and build.uncounted):
             return self._resolution.release
         if rest in ("version", "kind", "dev_base", "dev_number"):
             return getattr(build, rest)

@@ -103,6 +103,8 @@ class Rule:
     signatures: tuple[Signature, ...] = ()
     verified: tuple[Mapping[str, Any], ...] = ()
     found_in: FoundIn = FoundIn.LAUNCH
+    code: Any = None
+    """How the fault looks in vLLM's source, as written; see ``dsv4check/engine/code_marks.py``."""
 
 
 COMPILED_RULES: Final = "checks"
@@ -134,6 +136,7 @@ RULE_KEYS: Final = frozenset(
         "found_in",
         "advice",
         "examples",
+        "code",
     }
 )
 
@@ -174,11 +177,29 @@ def rule_from_record(record: Mapping[str, Any], area: str, source: str, releases
             signatures=tuple(signature_from_record(item) for item in record.get("signatures") or ()),
             verified=tuple(record.get("verified") or ()),
             found_in=FoundIn(record.get("found_in") or FoundIn.LAUNCH),
+            code=record.get("code"),
         )
     except KeyError as missing:
         raise InputError(f"{source}: a rule needs the key {missing}") from None
     except (TypeError, ValueError, AttributeError) as wrong:
         raise InputError(f"{source}: {wrong}") from None
+
+
+def rule_from_source(record: Mapping[str, Any], area: str, source: str) -> Rule:
+    """Build a rule from a file that nobody has checked yet, its ``code`` included.
+
+    Raises InputError that names the file and what is wrong.
+    """
+    rule = rule_from_record(record, area, source)
+    if rule.code is not None:
+        # Imported here: the compiled rules were checked, and a check without a tree never looks at the code.
+        from dsv4check.engine.code_marks import marks_from_record
+
+        try:
+            marks_from_record(rule.code)
+        except ValueError as wrong:
+            raise InputError(f"{source}: {wrong}") from None
+    return rule
 
 
 def load_rules(extra: Path | None = None) -> tuple[Rule, ...]:
@@ -189,7 +210,7 @@ def load_rules(extra: Path | None = None) -> tuple[Rule, ...]:
     rules = bundled_rules()
     if extra is None:
         return rules
-    own = tuple(rule_from_record(record, area, source) for record, area, source in read_sources(extra))
+    own = tuple(rule_from_source(record, area, source) for record, area, source in read_sources(extra))
     seen = {rule.id for rule in rules}
     for rule in own:
         if rule.id in seen:
@@ -215,7 +236,7 @@ def bundled_rules() -> tuple[Rule, ...]:
                 rule_from_record(item["record"], item["area"], item["record"]["id"], item["releases"])
                 for item in content["rules"]
             )
-    rules = [rule_from_record(record, area, source) for record, area, source in read_sources(folder)]
+    rules = [rule_from_source(record, area, source) for record, area, source in read_sources(folder)]
     return tuple(sorted(rules, key=lambda rule: rule.id))
 
 

@@ -29,7 +29,7 @@ from dsv4check.inputs.config_values import NUMBERS, ValueIssue, check_values, va
 from dsv4check.inputs.model_config import MAX_CONFIG_BYTES, parse_config, read_config
 from dsv4check.problems import Origin, Problem, Stage
 from dsv4check.records import dataclass
-from dsv4check.releases.facts import load_facts
+from dsv4check.releases.facts import ReleaseFacts, load_facts
 from dsv4check.releases.timeline import nearest_release
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ def load_model(
     online: bool = False,
     env: Mapping[str, str] | None = None,
     checkpoint: Checkpoint | None = None,
+    facts: ReleaseFacts | None = None,
 ) -> Model:
     """Locate and read the model's config.json the way the given release does.
 
@@ -77,7 +78,7 @@ def load_model(
     vLLM applies them; without ``name``, ``model_config`` is the model. ``env`` is the server's environment;
     the cache variables of this process fill the gaps.
     ``online`` allows fetching config.json from the Hugging Face Hub. ``checkpoint`` tells what the draft is, where its
-    tensors are known.
+    tensors are known. ``facts`` are the build's, where they are not just those of ``release``.
 
     Raises InputError when there is no usable config.json or it is not that of a DeepSeek-V4 model.
     """
@@ -87,8 +88,8 @@ def load_model(
     overrides = _hf_overrides(flags)
     # A value that the caller states for the section settles what was not known about it.
     unknown = () if "quantization_config" in {**(config_overrides or {}), **overrides} else found.unknown
-    facts_release = nearest_release(release)[0]
-    facts = load_facts(facts_release).section("config_fields")
+    known = facts or load_facts(nearest_release(release)[0])
+    fields = known.section("config_fields")
     wrong: list[tuple[str, ValueIssue]] = []
     if config_overrides or found.origin.kind != "catalogue":
         # The configs that come with this package are in order: a test sees to that.
@@ -97,11 +98,11 @@ def load_model(
     reading = read_config(
         file,
         found.origin.text or found.source,
-        transformers_class=facts.get("config_class") == "transformers",
+        transformers_class=fields.get("config_class") == "transformers",
         flat_overrides=overrides,
         checked=True,
     )
-    checked = ConfigSource(facts, file, flags, name, overrides, unknown, found.origin)
+    checked = ConfigSource(fields, file, flags, name, overrides, unknown, found.origin)
     problems = config_problems(reading, checked)
     if wrong or wrong_overrides:
         # A value that was set aside looks like a missing one.

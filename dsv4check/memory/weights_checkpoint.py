@@ -35,7 +35,7 @@ def target_weights(
     None where the tensors do not fill the model that is built, so that they do not tell its size.
     """
     part = target_part(deployment.model, facts, deployment.hardware.vendor, mega_moe=mega_moe)
-    found = None if part is None else _loaded(checkpoint, part, facts.version, mega_moe)
+    found = None if part is None else _loaded(checkpoint, part, facts.identity, mega_moe)
     if part is None or found is None:
         return None
     shares = target_shares(found, checkpoint.tensors, part, parallel, layers, placement)
@@ -64,14 +64,14 @@ def draft_weights(
     """
     vendor = deployment.hardware.vendor
     part = draft_part(method, model, facts, vendor, mega_moe=mega_moe, target=deployment.model)
-    found = None if part is None else _loaded(checkpoint, part, facts.version, mega_moe)
+    found = None if part is None else _loaded(checkpoint, part, facts.identity, mega_moe)
     if part is None or found is None:
         return None
     share = draft_share(found, checkpoint.tensors, part, parallel, placement)
     return None if share is None else (_bytes(found, checkpoint), math.ceil(share.total))
 
 
-def _loaded(checkpoint: Checkpoint, part: Part, release: str, mega_moe: bool) -> tuple[Outcome, ...] | None:
+def _loaded(checkpoint: Checkpoint, part: Part, facts: str, mega_moe: bool) -> tuple[Outcome, ...] | None:
     """What becomes of each tensor; None where some are refused or the model is left with gaps."""
 
     def look() -> tuple[Outcome, ...] | None:
@@ -81,7 +81,7 @@ def _loaded(checkpoint: Checkpoint, part: Part, release: str, mega_moe: bool) ->
         load = load_of(found, part.rules, part.model, part.experts)
         return None if load.refused or load.gaps else found
 
-    return _FOUND.get(checkpoint, (release, part.name, part.rules.settings, part.model, mega_moe), look)
+    return _FOUND.get(checkpoint, (facts, part.name, part.rules.settings, part.model, mega_moe), look)
 
 
 def _bytes(found: Iterable[Outcome], checkpoint: Checkpoint) -> int:

@@ -14,7 +14,7 @@ from dsv4check.planning.layouts import NODE_FLAGS, PLACED
 from dsv4check.planning.repairs import extended
 from dsv4check.planning.tuning import TUNED
 from dsv4check.records import dataclass
-from dsv4check.releases.facts import load_facts
+from dsv4check.releases.facts import facts_of
 from dsv4check.request import build_deployment
 from dsv4check.resolve.scheduler_limits import derived_length
 
@@ -127,7 +127,7 @@ def _refuse_unplannable(deployment: Deployment) -> None:
 
 
 def _refuse_length(deployment: Deployment, context: int) -> None:
-    limit = derived_length(deployment, load_facts(deployment.vllm.release).section("engine_config"))
+    limit = derived_length(deployment, facts_of(deployment.vllm).section("engine_config"))
     if limit is not None and context > limit:
         raise InputError(
             f"--context {context}: {deployment.model.name} takes {int(limit)} tokens at most (config.json)"

@@ -22,7 +22,7 @@ from dsv4check.planning.records import Plan, Shortfall, Trial
 from dsv4check.planning.repairs import Additions, Repairs, extended, obstacles
 from dsv4check.planning.shortage import lack_of, standing
 from dsv4check.planning.tuning import Limits, Tuning, fewest, steps
-from dsv4check.releases.facts import load_facts
+from dsv4check.releases.facts import facts_of
 from dsv4check.report.model import Report
 from dsv4check.request import Request
 from dsv4check.resolution import Parallelism
@@ -45,7 +45,7 @@ class _Search:
     def __init__(self, question: Question, rules: tuple[Rule, ...]) -> None:
         self._question, self._rules = question, rules
         self._repairs = Repairs(rules, question.settled)
-        self._facts = load_facts(question.deployment.vllm.release)
+        self._facts = facts_of(question.deployment.vllm)
         self._parallel = resolve_parallel(question.deployment, self._facts)[0]
         self._reports: dict[Any, Report] = {}
 

@@ -11,7 +11,7 @@ from dsv4check.checkpoint.parts import Part, draft_part, target_part
 from dsv4check.checkpoint.published import few_experts, published_tensors
 from dsv4check.checkpoint.tensors import Checkpoint, Tensor
 from dsv4check.rehearsal.protocol import Rehearsal, RehearsedStage, Status
-from dsv4check.releases.facts import load_facts
+from dsv4check.releases.facts import facts_of
 from dsv4check.report.model import Report
 from dsv4check.resolve.expert_format import other_layers
 from dsv4check.resolve.mega_moe import uses_mega_moe
@@ -28,7 +28,7 @@ def filled_parameters(report: Report, rehearsal: Rehearsal) -> Iterator[tuple[st
     parallel = resolution.parallel
     if result.status is not Status.OK or parallel is None or parallel.pipeline > 1:
         return
-    facts = load_facts(resolution.release)
+    facts = facts_of(deployment.vllm)
     vendor = deployment.hardware.vendor
     mega = uses_mega_moe(resolution.moe, parallel)
     checkpoint = deployment.checkpoint or published_tensors(deployment.model.name)

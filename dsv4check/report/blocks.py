@@ -215,6 +215,8 @@ def finding_blocks(finding: Finding) -> Iterator[Block]:
     place = _place(finding.location)
     if place:
         yield Paragraph(f"at: {place}", style="dim")
+    if finding.evidence:
+        yield Paragraph(f"in this build: {'; '.join(finding.evidence)}", style="dim")
     for number, fix in enumerate(finding.fixes, start=1):
         yield from _fix_blocks(number, fix)
     if finding.no_fix:

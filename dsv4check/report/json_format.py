@@ -99,8 +99,8 @@ def kv_cache_to_dict(cache: KvCache) -> dict[str, Any]:
 
 
 def finding_to_dict(finding: Finding) -> dict[str, Any]:
-    """One finding."""
-    return {
+    """One finding; ``evidence`` only where the build's own code was looked at."""
+    values = {
         "rule": finding.rule,
         "name": finding.name,
         "severity": finding.severity.value,
@@ -114,6 +114,9 @@ def finding_to_dict(finding: Finding) -> dict[str, Any]:
         "fixed_in": finding.fixed_in,
         "references": list(finding.references),
     }
+    if finding.evidence:
+        values["evidence"] = list(finding.evidence)
+    return values
 
 
 def open_question_to_dict(item: NotEvaluated) -> dict[str, Any]:
@@ -144,7 +147,9 @@ def _evidence(report: Report) -> list[dict[str, Any]]:
     build = report.deployment.vllm
     release = report.resolution.release
     how = f"facts read from vLLM {release}'s own code"
-    if build.kind == "development" and build.may_be_any:
+    if build.own is not None:
+        how = f"facts read from the code in {build.own.tree.package}; what was not read there is as in {release}"
+    elif build.kind == "development" and build.may_be_any:
         how += f"; what is in {build.version} cannot be told from its number, so only what every release has is said"
     elif build.kind == "development":
         how += f"; {build.version} lies between releases, so only what holds for {', '.join(build.brackets)} is said"

@@ -70,6 +70,8 @@ class Finding:
     """Why no fix is offered, where none is."""
     references: tuple[str, ...] = ()
     fixed_in: str | None = None
+    evidence: tuple[str, ...] = ()
+    """Where the build's own code shows the fault: ``vllm/config/vllm.py:123 has ...``; empty without its tree."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,6 +68,9 @@ class FindingRecord(Record):
     no_fix: str
     fixed_in: str | None
     references: list[str]
+    evidence: list[str] = Field(
+        default=[], description="Where the build's own code shows the fault; only with its tree at hand"
+    )
 
 
 class LayerRecord(Record):

@@ -158,7 +158,7 @@ class _Judge:
                 NotEvaluated(what, part.unknown, "`dsv4check rehearse` loads by name with vLLM's own code")
             )
             return
-        loaded = _load(checkpoint, part, self._facts.version, self._mega_moe)
+        loaded = _load(checkpoint, part, self._facts.identity, self._mega_moe)
         where = "draft" if part.is_draft else "target"
         origin = Origin("file", checkpoint.source)
         common = {"model": model.name, "vendor": self._deployment.hardware.vendor}
@@ -217,6 +217,6 @@ def _empty_layer(part: Part, gaps: tuple[Gap, ...]) -> int | None:
 _LOADS: Final[Kept[Load]] = Kept()
 
 
-def _load(checkpoint: Checkpoint, part: Part, release: str, mega_moe: bool) -> Load:
-    key = (release, part.name, part.rules.settings, part.model, mega_moe)
+def _load(checkpoint: Checkpoint, part: Part, facts: str, mega_moe: bool) -> Load:
+    key = (facts, part.name, part.rules.settings, part.model, mega_moe)
     return _LOADS.get(checkpoint, key, lambda: load(checkpoint.tensors, part.rules, part.model, part.experts))

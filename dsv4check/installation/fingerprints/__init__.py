@@ -1,0 +1,1 @@
+"""The questions, by area. Each module lists its own in ``FINGERPRINTS``."""

@@ -1,0 +1,221 @@
+"""What the specs of V4's caches say of one state, and what becomes of its 584 bytes."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection
+from typing import Final
+
+from dsv4check.learning.attention_layers import LAYER, ONE_CLASS, PACKED, layouts
+from dsv4check.learning.cache_specs import BASE_CLASS, WINDOW
+from dsv4check.learning.classes import get_class, member
+from dsv4check.learning.interpret import Made, Reading
+from dsv4check.learning.sections.block_size import SHAPING
+from dsv4check.learning.source import LearningError, Source
+
+from .kit import Decision, Place, called, fingerprint, function
+from .reshape import string_of
+
+_PLANNING: Final = ("v1/core/kv_cache_planning.py", "v1/core/kv_cache_utils.py")
+
+
+# What the specs say of one state
+
+
+def _made_spec(source: Source, kind: str, dtype: str) -> tuple[str, Made]:
+    """The spec that the main or the sliding-window cache of a layer makes for a cache dtype, and its file."""
+    path = source.first(*LAYER)
+    if kind == "main":
+        owner = get_class(source, path, BASE_CLASS if source.find(path, BASE_CLASS) is not None else ONE_CLASS)
+    else:
+        owner = get_class(source, WINDOW, "DeepseekV4SWACache")
+    found = member(source, owner, "get_kv_cache_spec")
+    if found is None or not isinstance(found[1], ast.FunctionDef):
+        raise LearningError(f"{owner.path} {owner.name} has no get_kv_cache_spec")
+    known = {
+        "self.compress_ratio": 4,
+        "self.kv_cache_dtype": dtype,
+        "self.cache_config.cache_dtype": dtype,
+        "vllm_config.cache_config.cache_dtype": dtype,
+    }
+    made = Reading(source, found[0].path, known, owner).run(found[1])
+    if not isinstance(made, Made):
+        raise LearningError(f"{owner.path} {owner.name}.get_kv_cache_spec makes no spec")
+    return found[0].path, made
+
+
+def _sets(source: Source, kind: str) -> tuple[dict[str, ast.expr], Place]:
+    """What tells the spec of packed states from plain rows, beside the string; and where the spec is made."""
+    path, made = _made_spec(source, kind, PACKED)
+    given: dict[str, ast.expr] = {}
+    for item in made.node.keywords:
+        if item.arg == "kv_quant_mode" and not ast.unparse(item.value).endswith(("None", ".NONE")):
+            given[item.arg] = item.value
+        if item.arg == "state_content_bytes" and made.keyword(item.arg) is not None:
+            given[item.arg] = item.value
+    return given, (path, made.node)
+
+
+def _spec_mode(source: Source, kind: str) -> Decision:
+    given, place = _sets(source, kind)
+    value = "state-size" if "state_content_bytes" in given else "quant-mode" if given else "none"
+    return value, [*((place[0], node) for node in given.values()), place]
+
+
+def _alignment(source: Source) -> Decision:
+    if all(layouts(source).values()):
+        path, made = _made_spec(source, "main", PACKED)
+        return "no-plain-rows", [(path, _keyword(made, "alignment"))]
+    specs = {kind: _made_spec(source, kind, "bfloat16") for kind in ("main", "window")}
+    sizes = {made.keyword("alignment") for _, made in specs.values()}
+    value = {None: "none", 512: "aligned-512"}.get(sizes.pop()) if len(sizes) == 1 else None
+    if value is None:
+        raise LearningError("plain rows do not share one known alignment")
+    return value, [(path, _keyword(made, "alignment")) for path, made in specs.values()]
+
+
+def _keyword(made: Made, name: str) -> ast.expr:
+    return next((item.value for item in made.node.keywords if item.arg == name), made.node)
+
+
+# What is left of it when the hybrid manager is off
+
+
+def _promoted(source: Source) -> Decision:
+    path, promote = _promoting(source)
+    carried, places = _carried(source, path, promote)
+    strings = {runner: string_of(source, runner) for runner in SHAPING}
+    narrow = [runner for runner, (string, _) in strings.items() if not _wide(string, carried)]
+    if narrow:
+        return "lost", [*places, *(next(iter(strings[runner][1])) for runner in narrow)]
+    if {string for string, _ in strings.values()} == {"global"} and "kv_quant_mode" not in carried:
+        return "through-global-string", [*places, *(next(iter(found)) for _, found in strings.values())]
+    return "kept", places
+
+
+def _wide(string: str, told: Collection[str]) -> bool:
+    """Does a packed cache get its 584 bytes by a runner that shapes by ``string``, when the spec says ``told``?
+
+    The string of the whole launch will do: the layers rewrite it to the packed one.
+    """
+    needed = {
+        "global": set(),
+        "global-if-quantised": {"kv_quant_mode"},
+        "spec-if-quantised": {"kv_quant_mode", "cache_dtype_str"},
+        "spec": {"cache_dtype_str"},
+        "spec-shape": {"state_content_bytes"},
+    }
+    return needed[string] <= set(told)
+
+
+def _view_width(source: Source) -> Decision:
+    """What becomes of the main and of the sliding-window spec in either runner."""
+    narrow: dict[str, list[Place]] = {}
+    fine: list[Place] = []
+    for runner in SHAPING:
+        string, found = string_of(source, runner)
+        for kind in ("main", "window"):
+            given, place = _sets(source, kind)
+            told: list[Place] = [(place[0], node) for node in given.values()] or [place]
+            if _wide(string, {*given, "cache_dtype_str"}):
+                fine += told[:1]
+            else:
+                narrow.setdefault(runner, []).extend([place, next(iter(found))])
+    if not narrow:
+        return "packed", fine
+    value = f"plain-on-{next(iter(narrow))}" if len(narrow) == 1 else "plain"
+    return value, [place for places in narrow.values() for place in places]
+
+
+def _promoting(source: Source) -> tuple[str, ast.FunctionDef]:
+    for path in (path for path in _PLANNING if source.has(path)):
+        for name in ("_promote_local_kv_cache_specs", "unify_hybrid_kv_cache_specs"):
+            if source.find(path, name) is not None:
+                return path, function(source, path, name)
+    raise LearningError("nothing promotes sliding windows when the hybrid KV-cache manager is off")
+
+
+def _carried(source: Source, path: str, promote: ast.FunctionDef) -> tuple[set[str], list[Place]]:
+    """Fields of the sliding window's spec that the promoted one has, too."""
+    given, place = _sets(source, "window")
+    calls = [node for node in ast.walk(promote) if isinstance(node, ast.Call)]
+    whole = [node for node in calls if called(node) in ("replace_as", "replace")]
+    if whole:
+        dropped = {item.value for item in ast.walk(whole[0]) if isinstance(item, ast.Constant)}
+        fields = {name for name in (*given, "cache_dtype_str") if name not in dropped}
+        return fields, [(path, whole[0]), *((place[0], node) for node in given.values())]
+    made = [node for node in calls if called(node) == "MLAAttentionSpec"]
+    if len(made) != 1:
+        raise LearningError(f"{path} {promote.name} does not make one MLAAttentionSpec of a sliding window")
+    passed = {item.arg: item.value for item in made[0].keywords if item.arg}
+    fields = {name for name in passed if name in given or name == "cache_dtype_str"}
+    told = [passed[name] for name in sorted(fields - {"cache_dtype_str"})] or [made[0]]
+    return fields, [(path, node) for node in told]
+
+
+_MODES: Final = {
+    "none": "Only the cache dtype's name tells that the states are packed into 584 bytes: a runner that asks for the "
+    "quantisation mode takes them for plain rows of 512.",
+    "quant-mode": "The spec says that it is quantised, so runners that ask keep the packed shape.",
+    "state-size": "The spec states the 584 bytes of a packed state itself.",
+}
+
+FINGERPRINTS: Final = (
+    fingerprint(
+        "main-spec-quant-mode",
+        "Does the spec of the main cache say that its states are packed?",
+        _MODES,
+        lambda source: _spec_mode(source, "main"),
+        good=("quant-mode", "state-size"),
+        references=("vllm#47716",),
+    ),
+    fingerprint(
+        "swa-spec-quant-mode",
+        "Does the spec of the sliding-window cache say that its states are packed?",
+        _MODES,
+        lambda source: _spec_mode(source, "window"),
+        good=("quant-mode", "state-size"),
+        references=("vllm#47716",),
+    ),
+    fingerprint(
+        "packed-view-width",
+        "Are packed caches viewed with the 584 bytes a state that FlashMLA wants?",
+        {
+            "packed": "They are.",
+            "plain-on-v1": "The V1 runner views a packed cache with 512 bytes a state, and FlashMLA refuses it.",
+            "plain-on-v2": "The V2 runner views a packed cache with 512 bytes a state, and FlashMLA refuses it.",
+            "plain": "Both runners view a packed cache with 512 bytes a state, and FlashMLA refuses it.",
+        },
+        _view_width,
+        good=("packed",),
+        rules=("KV010",),
+        references=("vllm#47716", "vllm#47648"),
+    ),
+    fingerprint(
+        "promoted-swa-width",
+        "Does a sliding-window cache keep its 584 bytes a state when the hybrid KV-cache manager is off?",
+        {
+            "through-global-string": "It keeps them: the runners shape it by the cache dtype of the whole launch.",
+            "lost": "The promoted spec loses what marks it as packed: with the hybrid KV-cache manager off it is "
+            "viewed with 512 bytes a state, and the kernel refuses it.",
+            "kept": "The promoted spec keeps what marks it as packed.",
+        },
+        _promoted,
+        good=("through-global-string", "kept"),
+        rules=("KV009",),
+        references=("vllm#47716",),
+    ),
+    fingerprint(
+        "plain-row-alignment",
+        "To how many bytes are pages of plain rows (FlashInfer on SM10x) aligned?",
+        {
+            "no-plain-rows": "All V4 caches are packed; there are no plain rows.",
+            "none": "Pages of plain rows are not aligned, those of the indexer are: packed block tensors do not fit "
+            "them together.",
+            "aligned-512": "All pages are aligned to 512 bytes.",
+        },
+        _alignment,
+        good=("no-plain-rows", "aligned-512"),
+        references=("vllm#47783",),
+    ),
+)
