@@ -14,6 +14,7 @@ from dsv4check.report.doctor_schema import doctor_json_schema
 from dsv4check.report.gate_schema import gate_json_schema
 from dsv4check.report.memory_report_schema import memory_json_schema
 from dsv4check.report.plan_schema import plan_json_schema
+from dsv4check.report.probe_schema import probe_json_schema
 from dsv4check.report.schema import json_schema
 from dsv4check.report.triage_schema import triage_json_schema
 from dsv4check.report.weights_schema import weights_json_schema
@@ -26,6 +27,7 @@ def main() -> None:
         "weights": weights_json_schema(),
         "memory": memory_json_schema(),
         "plan": plan_json_schema(),
+        "probe": probe_json_schema(),
         "doctor": doctor_json_schema(),
         "gate": gate_json_schema(),
         "config": config_json_schema(),

@@ -21,6 +21,7 @@ COMMANDS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "triage": ("triage:triage", {}),
     "doctor": ("doctor:doctor", _PASS_THROUGH),
     "rehearse": ("rehearse:rehearse", _PASS_THROUGH),
+    "probe": ("probe:probe", _PASS_THROUGH),
     "memory": ("memory:memory", _PASS_THROUGH),
     "plan": ("plan:plan", _PASS_THROUGH),
     "weights": ("weights:weights", _PASS_THROUGH),

@@ -80,7 +80,7 @@ def find_environment(python: str | None = None, vllm_path: str | None = None) ->
 
     Raises InputError when a path is wrong, RehearsalUnavailable when vLLM or something it needs is missing.
     """
-    interpreter = _interpreter(python)
+    interpreter = interpreter_path(python)
     folders = _folders(vllm_path)
     found = _ask(interpreter, folders)
     missing = [name for name in _NEEDED if not found["found"].get(name)]
@@ -137,7 +137,8 @@ def child_variables(environment: Environment, scratch: Path) -> dict[str, str]:
     }
 
 
-def _interpreter(python: str | None) -> str:
+def interpreter_path(python: str | None) -> str:
+    """The interpreter that ``--python`` names (default: this one). Raises InputError when there is none."""
     if python is None:
         return sys.executable
     path = Path(python).expanduser()

@@ -113,6 +113,8 @@ class Launch:
     """Answer of the weight-load stage with every parameter and every tensor by name."""
     plan_trials: tuple[Mapping[str, Any], ...] = ()
     """Plan the cache with other memory and lengths, too: what ``worker/plan_trials.py`` takes."""
+    sample: bool = False
+    """Allocate only a few blocks of the planned cache, and describe them: what ``worker/sample.py`` does."""
 
 
 @dataclass(frozen=True)
@@ -205,6 +207,7 @@ def launch_from_json(data: Mapping[str, Any]) -> Launch:
             stage_timeout=float(data["stage_timeout"]),
             trace_weights=bool(data["trace_weights"]),
             plan_trials=tuple(data["plan_trials"]),
+            sample=bool(data["sample"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ProtocolError(f"not a launch: {error!r}") from None

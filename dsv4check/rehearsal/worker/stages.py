@@ -22,6 +22,7 @@ from . import (
     loading,
     plan_trials,
     ranks,
+    sample,
     tokenizer,
     weights,
 )
@@ -199,6 +200,10 @@ class Rehearsing:
         plans = kv_cache.plan(config, [dict(rank.specs) for rank in self._ranks], memory)
         # The engine core has put the smallest group's block size there; workers keep what they had.
         config.cache_config.block_size = chosen
+        planned = min(plan.num_blocks for plan in plans)
+        if self._launch.sample:
+            for plan in plans:
+                sample.shrink(plan)
         for rank, plan in zip(self._ranks, plans, strict=True):
             ranks.enter(config, rank)
             self._specs.update(descriptions.planned_specs(plan, rank.specs))
@@ -208,12 +213,23 @@ class Rehearsing:
             "block_size": chosen,
             "cache_dtype": config.cache_config.cache_dtype,
             "memory_bytes": min(memory),
-            "num_blocks": min(plan.num_blocks for plan in plans),
+            "num_blocks": planned,
             "groups": [descriptions.group_summary(group) for plan in plans for group in plan.kv_cache_groups],
             "specs": summary,
             "tensors": descriptions.tensor_summary(self._caches, self._specs),
             **trials,
+            **({"sample": self._sample(plans)} if self._launch.sample else {}),
         }
+
+    def _sample(self, plans: list[Any]) -> dict[str, Any]:
+        groups = {
+            name: number
+            for plan in plans
+            for number, group in enumerate(plan.kv_cache_groups)
+            for name in group.layer_names
+        }
+        described = sample.describe(self._config, self._caches, self._specs, groups)
+        return {"blocks": min(plan.num_blocks for plan in plans), **described}
 
     def _trials(self) -> dict[str, Any]:
         specs = [dict(rank.specs) for rank in self._ranks]
