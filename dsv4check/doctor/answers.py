@@ -116,7 +116,11 @@ def machine_answer(gpus: Sequence[GpuSeen], interpreter: InterpreterFacts | None
 
 
 def anonymous(item: Observation) -> Observation:
-    """The observation without what names this very board: a report may be shown to strangers."""
-    if "uuid" not in item.data:
-        return item
-    return replace(item, data={key: value for key, value in item.data.items() if key != "uuid"})
+    """The observation without what names this very board or host: a report may be shown to strangers."""
+    data = {key: value for key, value in item.data.items() if key != "uuid"}
+    name, value = data.get("name"), data.get("value")
+    found = item.found
+    if item.area == "environment" and isinstance(name, str) and isinstance(value, str):
+        data["value"] = public_variables({name: value})[name]
+        found = found.replace(value, data["value"]) if value else found
+    return item if data == item.data else replace(item, found=found, data=data)

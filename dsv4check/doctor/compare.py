@@ -69,7 +69,8 @@ def _fingerprints(reports: Mapping[str, Mapping[str, Any]]) -> Iterator[Differen
 def _mappings(reports: Mapping[str, Mapping[str, Any]]) -> Iterator[Difference]:
     for key, prefix, area in (("packages", "package", "packages"), ("variables", "variable", "environment")):
         found = {name: _section(report, "machine").get(key) or {} for name, report in reports.items()}
-        for word in sorted({word for values in found.values() for word in values}):
+        # vLLM itself is compared as a build.
+        for word in sorted({word for values in found.values() for word in values} - {"vllm"}):
             # A machine whose packages were read and lacks one differs; one that was not read says nothing.
             values = {
                 name: _text(have.get(word, "none" if have or key == "variables" else None))

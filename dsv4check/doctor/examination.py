@@ -11,7 +11,7 @@ from dsv4check.doctor.answers import anonymous, build_answer, fingerprint_answer
 from dsv4check.doctor.guard import Guard, Say
 from dsv4check.doctor.launch import check_launch, hardware_of, read_launch, server_environment, wanted_packages
 from dsv4check.doctor.looks import Looks
-from dsv4check.doctor.records import DoctorReport, DoctorRequest
+from dsv4check.doctor.records import DoctorReport, DoctorRequest, FingerprintAnswer
 from dsv4check.errors import InputError
 from dsv4check.host.records import Observation, State
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from dsv4check.host.gpus import GpuSeen
     from dsv4check.host.interpreter import InterpreterFacts
     from dsv4check.installation.build_facts import BuildFacts
+    from dsv4check.installation.fingerprint import Answer, Fingerprint
     from dsv4check.installation.tree import VllmTree
     from dsv4check.releases.facts import ReleaseFacts
     from dsv4check.report.model import Report
@@ -71,10 +72,10 @@ class _Examination:
     def report(self) -> DoctorReport:
         """Everything."""
         run, looks, tree = self._guard.run, self._looks, self._tree
-        questions = []
+        questions: list[tuple[Fingerprint, Answer]] = []
         if tree is not None:
             self._facts = run("vLLM's code", "build", lambda: looks.build(tree), None)
-            questions = run("fingerprints", "fingerprints", lambda: looks.fingerprints(tree), [])
+            questions = run("fingerprints", "fingerprints", lambda: looks.fingerprints(tree), questions)
         nearest = None if self._facts is None else self._facts.nearest
         seen, self._gpus = run("GPUs", "gpu", lambda: looks.gpus(self._whole_env(), self._release()), _NO_GPUS)
         packages = self._look_at_packages()
@@ -83,7 +84,8 @@ class _Examination:
         report = run("launch", "launch", self._check, None, passing=(InputError,))
         seen += run("limits", "limits", lambda: looks.limits(report, self._whole_env()), [])
         seen += self._look_at_variables(report, {item.id for item in seen})
-        answers = run("comparison", "fingerprints", lambda: fingerprint_answers(questions, nearest), ())
+        answers: tuple[FingerprintAnswer, ...] = ()
+        answers = run("comparison", "fingerprints", lambda: fingerprint_answers(questions, nearest), answers)
         return DoctorReport(
             build=build_answer(tree, self._no_tree, self._facts),
             fingerprints=answers,
@@ -102,7 +104,8 @@ class _Examination:
         def find() -> VllmTree | str:
             return self._looks.tree(asked.vllm_path, asked.python)
 
-        found = self._guard.run("vLLM", "build", find, "looking for it failed", passing=(InputError,))
+        failed: VllmTree | str = "looking for it failed"
+        found = self._guard.run("vLLM", "build", find, failed, passing=(InputError,))
         return (None, found) if isinstance(found, str) else (found, "")
 
     def _release(self) -> str | None:
@@ -178,7 +181,8 @@ class _Examination:
         def look() -> list[Observation]:
             return self._looks.variables(self._whole_env(), self._release_facts(), self._tree, report)
 
-        found = self._guard.run("variables", "environment", look, [])
+        nothing: list[Observation] = []
+        found = self._guard.run("variables", "environment", look, nothing)
         # The GPUs that it leaves were listed with the GPUs.
         return [item for item in found if not (item.id == _VISIBLE and "gpu-visible" in said)]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from time import monotonic
 from typing import TypeVar
 
 from dsv4check.host.records import Observation, State
@@ -21,8 +20,6 @@ class Guard:
         self._say = say
         self.observations: list[Observation] = []
         """One for every part that failed."""
-        self.seconds: dict[str, float] = {}
-        """What each part took, for those who want it faster."""
 
     def run(
         self,
@@ -43,7 +40,6 @@ class Guard:
         """
         if self._say is not None:
             self._say(part)
-        start = monotonic()
         try:
             return function()
         except passing:
@@ -53,8 +49,6 @@ class Guard:
                 raise
             self.observations.append(failed(part, area, error))
             return otherwise
-        finally:
-            self.seconds[part] = monotonic() - start
 
 
 def failed(part: str, area: str, error: Exception) -> Observation:

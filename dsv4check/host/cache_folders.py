@@ -154,11 +154,9 @@ def _named(folder: _Folder, env: Mapping[str, str]) -> tuple[str, str]:
 def _nearest(place: Path) -> Path:
     """The folder itself, or the one it would be made in."""
     for candidate in (place, *place.parents):
-        try:
-            if candidate.exists():
-                return candidate
-        except OSError:
-            continue
+        # No error for a name that is too long, holds a zero byte or lies in a folder of another user.
+        if os.path.exists(candidate):
+            return candidate
     return place
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from dsv4check.records import dataclass
 
 from .elf import CannotBeRead
-from .fatbin import DeviceCode, Target, read_cubin_sm, read_device_code
+from .fatbin import DeviceCode, Target, read_cubin, read_device_code
 from .records import Observation, State
 
 _NO_IMAGE: Final = '"no kernel image is available for execution on the device"'
@@ -134,7 +134,7 @@ def _files(folder: Path, package: _Package) -> Iterator[Path]:
 
 
 def _cubin(path: Path) -> DeviceCode:
-    """A lone cubin names its SM; the ``a`` or ``f`` of its target is in its file name, if anywhere."""
-    sm = read_cubin_sm(path)
-    suffixes = [match[2].lower() for match in _NAMED_SM.finditer(path.name) if int(match[1]) == sm]
-    return DeviceCode({frozenset({Target(sm, suffixes[0] if suffixes else "")}): 1})
+    """Where a cubin does not say whether its target is an ``a`` or ``f``, its file name mostly does."""
+    target = read_cubin(path)
+    suffixes = [match[2].lower() for match in _NAMED_SM.finditer(path.name) if int(match[1]) == target.sm]
+    return DeviceCode({frozenset({Target(target.sm, target.suffix or (suffixes[0] if suffixes else ""))}): 1})

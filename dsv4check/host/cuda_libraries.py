@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -61,7 +62,7 @@ def _missing(by_library: Mapping[str, list[str]], found: Mapping[str, str], site
     missing = [name for name, place in found.items() if not place]
     users = sorted({user for name in missing for user in by_library[name]})
     state, why, advice = State.OK, "", ""
-    if missing and not (site / "torch").is_dir():
+    if missing and not os.path.isdir(site / "torch"):
         state = State.UNKNOWN
         why = f"PyTorch does not lie in {site}: whether these libraries are found cannot be said from here."
     elif missing:
@@ -90,7 +91,7 @@ def _place(name: str, site: Path, root: Path, env: Mapping[str, str]) -> str:
         try:
             if (folder / name).exists():
                 return str(folder / name)
-        except OSError:
+        except (OSError, ValueError):
             continue
     return ""
 

@@ -5,8 +5,9 @@ device code): one container after the other, one for each compiled source file. 
 (magic, u16 version, u16 header size, u64 size of what follows) and then entries: u16 kind (1 PTX, 2 cubin, others
 such as 8 for link-time code), u16 version, u32 header size, u64 payload size, the SM as u32 at byte 28 and flags as
 u64 at byte 40. Bit 20 of the flags marks an architecture-specific target (``sm_90a``), bit 21 a family target
-(``sm_100f``). They are the only place that tells: the cubin itself says 0x5a or 0x64 in its ELF flags for all three
-kinds, and ``cuobjdump --list-elf`` prints ``sm_100`` for ``sm_100f``. Payloads may be compressed; headers never are.
+(``sm_100f``); seen so in what CUDA 12.4, 13.0 and the published wheels made. Nothing else tells them apart for sure:
+the ELF flags of a cubin are the same for all three kinds from CUDA 13 on (CUDA 12 marks ``a`` there), and
+``cuobjdump --list-elf`` prints ``sm_100`` for ``sm_100f``. Payloads may be compressed; headers never are.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ _MOST_PADDING: Final = 64 << 20
 _LARGEST_STEP: Final = 1 << 20
 _EM_CUDA: Final = 190
 _NEW_CUBIN_ABI: Final = 8
+_NEW_CUBIN_SPECIFIC: Final = 0x8
+_OLD_CUBIN_SPECIFIC: Final = 0x800
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,15 +109,17 @@ def read_device_code(path: Path) -> DeviceCode:
         return DeviceCode(units, needed_by(data, elf), bool(elf.find(*_AMD_SECTIONS)))
 
 
-def read_cubin_sm(path: Path) -> int:
-    """The SM of a lone cubin, 90 for 9.0; it does not say whether that is an ``a`` or ``f``. Raises CannotBeRead."""
+def read_cubin(path: Path) -> Target:
+    """The target of a lone cubin; of CUDA 13 on it has no suffix, whatever it was compiled for. Raises CannotBeRead."""
     with opened(path) as data:
         # A cubin's own section table is of no use here, and thousands of them are read in one go.
         head = data.part(0, 64, "ELF header")
     if head[:4] != b"\x7fELF" or int.from_bytes(head[18:20], "little") != _EM_CUDA:
         raise CannotBeRead("it is no cubin")
     flags = int.from_bytes(head[48:52], "little")
-    return (flags >> 8) & 0xFF if head[8] >= _NEW_CUBIN_ABI else flags & 0xFF
+    if head[8] >= _NEW_CUBIN_ABI:
+        return Target((flags >> 8) & 0xFF, "a" if flags & _NEW_CUBIN_SPECIFIC else "")
+    return Target(flags & 0xFF, "a" if flags & _OLD_CUBIN_SPECIFIC else "")
 
 
 class _Bound:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -99,7 +100,7 @@ def _library_path(env: Mapping[str, str], root: Path) -> Iterator[Observation]:
         place = root / folder.lstrip("/")
         try:
             libraries = sorted(item.name for item in place.iterdir() if _CUDA_LIBRARY.fullmatch(item.name))
-        except OSError:
+        except (OSError, ValueError):
             continue
         if libraries:
             shadows.append(f"{folder} ({', '.join(libraries[:4])}{', ...' if len(libraries) > 4 else ''})")
@@ -119,7 +120,7 @@ def _python_path(env: Mapping[str, str], package: Path | None, root: Path) -> It
         try:
             there = (place / "__init__.py").is_file()
             same = package is not None and there and place.samefile(package)
-        except OSError:
+        except (OSError, ValueError):
             continue
         if there and not same:
             against = f" instead of {package}, which was looked at" if package is not None else ""
@@ -131,7 +132,7 @@ def _python_path(env: Mapping[str, str], package: Path | None, root: Path) -> It
 
 def _toolkit(env: Mapping[str, str], root: Path) -> Iterator[Observation]:
     value = env.get("CUDA_HOME", "")
-    if value.startswith("/") and not (root / value.lstrip("/") / "bin/nvcc").exists():
+    if value.startswith("/") and not os.path.exists(root / value.lstrip("/") / "bin/nvcc"):
         why = "There is no bin/nvcc in it: FlashInfer, DeepGEMM or TileLang cannot compile kernels at start."
         yield _say("CUDA_HOME", value, why, State.WARNING, "Point it to a CUDA toolkit, or remove it.")
 

@@ -156,6 +156,8 @@ def read_elsewhere(package: Path, wanted: Iterable[str]) -> dict[str, str]:
         return found
     for path in islice(_files(package), _MOST_FILES):
         with suppress(OSError):
+            if not path.is_file():
+                continue
             shown = path.relative_to(package).as_posix()
             for name, line in _in_code(path, missing) if path.suffix == ".py" else _in_extension(path, missing):
                 found[name.decode()] = f"{shown}:{line}" if line else shown

@@ -115,11 +115,12 @@ def build_of_tree(tree: VllmTree, stated: str | None = None) -> VllmBuild:
 
 def tree_at(vllm_path: str) -> VllmTree:
     """The vLLM package at a path. Raises InputError where there is none."""
-    from importlib import import_module
+    # Imported here: a tree that is at hand need not be looked for.
+    from dsv4check.installation.locate import find_tree
 
-    found = import_module("dsv4check.installation.locate").find_tree(vllm_path, None)
+    found = find_tree(vllm_path, None)
     if not isinstance(found, VllmTree):
-        raise InputError(str(found))
+        raise InputError(found)
     return found
 
 

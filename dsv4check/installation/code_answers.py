@@ -6,12 +6,15 @@ import ast
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from dsv4check.engine.code_marks import AnyMark, FingerprintMark, Group, Mark, Place, marks_from_record
 from dsv4check.engine.rule import Rule
 from dsv4check.learning.source import LearningError, Source
 from dsv4check.records import dataclass
+
+if TYPE_CHECKING:
+    from dsv4check.installation.fingerprint import Answer
 
 _LONGEST: Final = 100
 """A quoted piece of code is cut after this many characters."""
@@ -35,11 +38,11 @@ class CodeAnswer:
 class TreeCode:
     """The code of one tree, asked by rules."""
 
-    def __init__(self, source: Source, fingerprints: Callable[[Source], Mapping[str, Any]] | None = None) -> None:
+    def __init__(self, source: Source, fingerprints: Callable[[Source], Mapping[str, Answer]] | None = None) -> None:
         """``fingerprints`` answers named questions about a tree; by default those of this package."""
         self._source = source
         self._read_fingerprints = fingerprints or _bundled_fingerprints
-        self._fingerprints: Mapping[str, Any] | None = None
+        self._fingerprints: Mapping[str, Answer] | None = None
         self._stripped: set[str] = set()
         self._texts: dict[Place, str] = {}
         self._answers: dict[Rule, CodeAnswer] = {}
@@ -75,11 +78,13 @@ class TreeCode:
             except Exception as error:  # a fork's code may be anything; no question about it ends a check
                 return CodeAnswer(None, why=f"the fingerprint {mark.name} cannot be read ({_first_line(error)})")
         answer = self._fingerprints.get(mark.name)
-        value = None if answer is None else answer.value
-        if value is None:
-            return CodeAnswer(None, why=f"the tree does not answer the fingerprint {mark.name}")
-        quotes = [f"{mark.name} is {value}", *(str(quote) for quote in getattr(answer, "quotes", ()))]
-        return CodeAnswer(str(value) in mark.values, (": ".join(quotes[:2]),))
+        if answer is None or answer.value is None:
+            why = f": {answer.why}" if answer is not None and answer.why else ""
+            return CodeAnswer(None, why=f"the tree does not answer the fingerprint {mark.name}{why}")
+        value = answer.value
+        said = f"{mark.name} is {value}"
+        lines = tuple(f"{quote.file}:{quote.line} `{_short(quote.text)}`" for quote in answer.quotes)
+        return CodeAnswer(value in mark.values, (": ".join((said, *lines[:1])), *lines[1:]))
 
     def _mark(self, mark: Mark) -> CodeAnswer:
         place = next((place for place in mark.places if self._there(place)), None)
@@ -222,9 +227,8 @@ def _first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [""])[0][:_LONGEST] or type(error).__name__
 
 
-def _bundled_fingerprints(source: Source) -> Mapping[str, Any]:
+def _bundled_fingerprints(source: Source) -> Mapping[str, Answer]:
     # Imported here: most rules are not judged by fingerprints.
-    from importlib import import_module
+    from dsv4check.installation.fingerprint import read_fingerprints
 
-    found: Mapping[str, Any] = import_module("dsv4check.installation.fingerprint").read_fingerprints(source)
-    return found
+    return read_fingerprints(source)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dsv4check.errors import InputError
-from dsv4check.rehearsal.environment import _interpreter
+from dsv4check.rehearsal.environment import interpreter_path
 
 from .checkout import head_commit
 from .tree import VllmTree
@@ -49,7 +49,7 @@ def find_tree(vllm_path: str | None, python: str | None) -> VllmTree | str:
     if vllm_path:
         return _described(_named_package(vllm_path), found_by="--vllm-path")
     if python:
-        return _asked(_interpreter(python), python)
+        return _asked(interpreter_path(python), python)
     return _own()
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from dsv4check.probe import caches, parent
+from dsv4check.probe import caches, machine, parent
 from dsv4check.probe.records import (
     Check,
     CheckStatus,
@@ -140,6 +140,10 @@ def prepare(question: ProbeRequest) -> Prepared:
 
     request = read_request(**question.launch)
     environment, missing = _environment(question, request.vllm.version)
+    python = _interpreter(question, environment)
+    if request.hardware.vendor is None and question.device != "cpu":
+        # No NVML module here, but perhaps a PyTorch that sees the GPU.
+        request = _with_own_gpu(question, python) or request
     if environment is not None:
         from dsv4check.rehearsal.launch import for_environment
 
@@ -147,7 +151,6 @@ def prepare(question: ProbeRequest) -> Prepared:
     rules = load_rules(None if question.rules is None else Path(question.rules))
     report = check_request(request, rules, fixes=False)
     layouts, origin, notes = _layouts(request, report, environment, missing)
-    python = _interpreter(question, environment)
     return Prepared(
         static=caches.static_summary(report),
         layouts=layouts,
@@ -156,6 +159,20 @@ def prepare(question: ProbeRequest) -> Prepared:
         environment=environment.description if environment is not None else f"{python}, no vLLM",
         notes=(*report.notes, *notes),
     )
+
+
+def _with_own_gpu(question: ProbeRequest, python: str) -> Request | None:
+    """The request with the GPU that PyTorch sees; None without one."""
+    from dsv4check.api import read_request
+    from dsv4check.inputs.gpu import find_gpu
+
+    seen = machine.gpus_seen(python)
+    if not seen:
+        return None
+    name, capability = seen[0]
+    count = question.launch.get("gpus") or len(seen)
+    gpu = name if find_gpu(name) is not None else capability
+    return read_request(**{**question.launch, "gpu": gpu, "gpus": count})
 
 
 def _environment(question: ProbeRequest, version: str) -> tuple[Environment | None, str]:
@@ -220,7 +237,7 @@ def _child(
 
 
 def _devices(child: parent.ChildRequest, all_gpus: bool) -> tuple[DeviceResult, ...]:
-    gpus = parent.visible_gpus(child.python) if all_gpus and child.device != "cpu" else []
+    gpus = machine.visible_gpus(child.python) if all_gpus and child.device != "cpu" else []
     return parent.run_on_gpus(child, gpus) if gpus else (parent.run_child(child),)
 
 

@@ -58,7 +58,7 @@ def padded_page_bytes(states: int) -> int:
 
 
 def new_cache(blocks: int, states: int, block_stride: int | None = None, fill: int = 0, device: str = "cpu") -> Any:
-    """A cache as a layer holds it: ``(blocks, states, 584)`` bytes, the blocks ``block_stride`` apart (padded pages)."""
+    """A cache as a layer holds it: ``(blocks, states, 584)`` bytes, blocks ``block_stride`` apart (padded pages)."""
     import torch
 
     stride = padded_page_bytes(states) if block_stride is None else block_stride

@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Final
 
+from dsv4check.probe.machine import child_variables
 from dsv4check.probe.records import Attention, Check, CheckStatus, DeviceResult, Layouts, check_from
 from dsv4check.records import dataclass, field
 
@@ -31,8 +32,6 @@ CHECK_SECONDS: Final = 15.0
 _MOST_LINE: Final = 1 << 20
 _MOST_CHECKS: Final = 500
 _STDERR_TAIL: Final = 16 << 10
-_KEPT: Final = ("PATH", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_VISIBLE_DEVICES")
-_KEPT_PREFIXES: Final = ("NVIDIA_", "FLASHINFER_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,51 +101,6 @@ def run_on_gpus(request: ChildRequest, devices: list[str], *, child: Path | None
 def _with(request: ChildRequest, variables: Mapping[str, str]) -> ChildRequest:
     fields = {name: getattr(request, name) for name in request.__dataclass_fields__}
     return ChildRequest(**{**fields, "variables": variables})
-
-
-_COUNT: Final = "import torch; print(torch.cuda.device_count() if torch.cuda.is_available() else 0)"
-
-
-def visible_gpus(python: str) -> list[str]:
-    """The GPUs that PyTorch sees, as values of ``CUDA_VISIBLE_DEVICES``; empty without PyTorch or a GPU."""
-    with tempfile.TemporaryDirectory(prefix="dsv4check-probe-", ignore_cleanup_errors=True) as scratch:
-        try:
-            done = subprocess.run(
-                [python, "-c", _COUNT],
-                capture_output=True,
-                text=True,
-                timeout=IMPORT_SECONDS,
-                env=child_variables((), scratch, {}),
-                check=False,
-            )
-            count = int(done.stdout.strip().splitlines()[-1])
-        except (OSError, ValueError, IndexError, subprocess.TimeoutExpired):
-            return []
-    stated = [item.strip() for item in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if item.strip()]
-    return (stated or [str(number) for number in range(count)])[:count]
-
-
-def child_variables(folders: tuple[str, ...], scratch: str, more: Mapping[str, str]) -> dict[str, str]:
-    """The child's whole environment: no tokens, no network, caches in a folder that goes when it ends."""
-    kept = {name: value for name, value in os.environ.items() if name in _KEPT or name.startswith(_KEPT_PREFIXES)}
-    return {
-        **kept,
-        "PYTHONPATH": os.pathsep.join(folders),
-        "PYTHONUNBUFFERED": "1",
-        "PYTHONWARNINGS": "ignore",
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "HOME": scratch,
-        "XDG_CACHE_HOME": os.path.join(scratch, "cache"),
-        "XDG_CONFIG_HOME": os.path.join(scratch, "config"),
-        "VLLM_CACHE_ROOT": os.path.join(scratch, "cache", "vllm"),
-        "VLLM_CONFIG_ROOT": os.path.join(scratch, "config", "vllm"),
-        "TRITON_CACHE_DIR": os.path.join(scratch, "cache", "triton"),
-        "HF_HUB_OFFLINE": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-        "DO_NOT_TRACK": "1",
-        "OMP_NUM_THREADS": "1",
-        **more,
-    }
 
 
 class _Conversation:

@@ -187,9 +187,18 @@ class DeviceResult:
     """Why there is no answer at all; empty where there is one."""
 
     @property
+    def _kernels(self) -> list[Check]:
+        return [check for check in self.checks if check.name.startswith(KERNEL)]
+
+    @property
     def kernel_ran(self) -> bool:
-        """Whether a kernel's numbers were compared and agreed, with none failing."""
-        return any(check.name.startswith(KERNEL) and check.status is CheckStatus.OK for check in self.checks)
+        """Whether a kernel gave numbers, right or wrong."""
+        return any(check.status is CheckStatus.OK or check.data for check in self._kernels)
+
+    @property
+    def kernel_agreed(self) -> bool:
+        """Whether every kernel that should run did, and its numbers are the reference's."""
+        return bool(self._kernels) and all(check.status is CheckStatus.OK for check in self._kernels)
 
     @property
     def failed(self) -> tuple[Check, ...]:
@@ -203,7 +212,7 @@ class DeviceResult:
             return Verdict.FAIL
         if self.unavailable:
             return Verdict.UNAVAILABLE
-        return Verdict.PASS if self.kernel_ran else Verdict.NO_GPU
+        return Verdict.PASS if self.kernel_agreed else Verdict.NO_GPU
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""

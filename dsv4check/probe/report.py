@@ -60,6 +60,8 @@ def headline(result: ProbeResult) -> str:
             how = "crashed" if check.status is CheckStatus.CRASHED else "failed"
             return f"FAIL: {check.name} {how} on {device.device}{_kernel_too(result)}"
         case Verdict.NO_GPU:
+            if any(device.kernel_ran for device in result.devices):
+                return "KERNEL NOT RUN IN FULL: what was run agrees with the reference, but not all was"
             return "KERNEL NOT RUN: everything up to the kernel goes through, the kernel itself was not run"
         case Verdict.UNAVAILABLE:
             return "PROBE UNAVAILABLE"

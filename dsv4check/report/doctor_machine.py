@@ -22,6 +22,8 @@ _AREAS: Final = {
 _NAMES_ALONE: Final = frozenset(("extensions", "limits"))
 """Areas of which nobody wants the figures while they are enough."""
 
+_SELF_EVIDENT: Final = frozenset(("packages", "limits"))
+"""Areas where everybody knows where to look; the JSON says it all the same."""
 _GPU: Final = re.compile(r"gpu-\d+")
 
 
@@ -56,7 +58,7 @@ def _problem_blocks(item: Observation) -> Iterator[Block]:
     if item.advice:
         yield Paragraph(without_home(f"do: {item.advice}"), style="fix")
     rule = item.data.get("rule")
-    read = [f"read from: {item.source}"] if item.source else []
+    read = [f"read from: {item.source}"] if item.source and item.area not in _SELF_EVIDENT else []
     read += [f"see: dsv4check explain {rule}"] if rule else []
     if read:
         yield Paragraph(without_home("; ".join(read)), style="dim")

@@ -108,6 +108,8 @@ def test_sizes_that_are_enough_everywhere_and_addresses_of_a_node_are_no_differe
     other = replace(REPORT, observations=(DRIVER, replace(SHM, found="65 GiB")))
     assert compared(other) == []
     assert compared(with_machine(variables={**MACHINE.variables, "VLLM_HOST_IP": "x"})) == []
+    # vLLM's version is compared once, as the build's.
+    assert compared(with_machine(packages={**MACHINE.packages, "vllm": "0.25.0"})) == []
     # The same board under another driver.
     assert compared(with_gpu(memory_mib=143770)) == []
 

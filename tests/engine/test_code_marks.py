@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from textwrap import dedent
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from dsv4check.engine.code_marks import marks_from_record
+from dsv4check.engine.code_marks import FingerprintMark, Group, marks_from_record
 from dsv4check.engine.conditions import version_in
 from dsv4check.engine.rule import Rule, load_rules, rule_from_source
 from dsv4check.errors import InputError
 from dsv4check.installation.code_answers import CodeAnswer, TreeCode
+from dsv4check.installation.fingerprint import Answer, Quote, fingerprints
 from dsv4check.learning.source import Source
 from dsv4check.releases.facts import known_releases
 from tests.launches import all_rules
@@ -53,12 +53,14 @@ class Runner:
 '''
 
 
-def answer(folder: Path, code: Any, files: dict[str, str] | None = None, **fingerprints: str | None) -> CodeAnswer:
+def answer(folder: Path, code: Any, files: dict[str, str] | None = None, **answers: str | None) -> CodeAnswer:
     for name, text in (files or {"v1/runner.py": RUNNER}).items():
         path = folder / "vllm" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(dedent(text), encoding="utf-8")
-    known = {name.replace("_", "-"): SimpleNamespace(value=value) for name, value in fingerprints.items()}
+    known = {
+        name.replace("_", "-"): Answer(value, "", (Quote("vllm/a.py", 7, "x = 1"),)) for name, value in answers.items()
+    }
     return TreeCode(Source(folder / "vllm"), lambda _source: known).judge(marks_from_record(code))
 
 
@@ -129,7 +131,7 @@ def test_an_answer_quotes_file_and_line(tmp_path: Path) -> None:
         "vllm/v1/runner.py:10 (Runner.shape) has no `own_dtype`",
         "vllm/v1/runner.py:13 has `spec.kind == 'packed'`",
         "vllm/v2/ is not there",
-        "draft-names is global",
+        "draft-names is global: vllm/a.py:7 `x = 1`",
     )
     assert answer(tmp_path, {"in": "v1/gone.py:f", "has": "x"}).why == "the tree has no vllm/v1/gone.py:f"
 
@@ -198,7 +200,15 @@ def with_code() -> list[Rule]:
 
 @pytest.mark.parametrize("rule", with_code(), ids=lambda rule: rule.id)
 def test_the_code_of_a_bundled_rule_is_well_formed(rule: Rule) -> None:
-    assert marks_from_record(rule.code).marks
+    marks = list(marks_from_record(rule.code).marks)
+    known = {item.id: set(item.values) for item in fingerprints()}
+    assert marks
+    while marks:
+        mark = marks.pop()
+        if isinstance(mark, Group):
+            marks += mark.marks
+        elif isinstance(mark, FingerprintMark):
+            assert set(mark.values) <= known[mark.name]
 
 
 @pytest.mark.skipif(TREES is None, reason="DSV4CHECK_VLLM_TREES names no folder of unpacked releases")

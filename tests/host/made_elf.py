@@ -65,9 +65,8 @@ def library(*units: Sequence[str], needed: Sequence[str] = ("libcudart.so.13",),
     return elf([(section, code)] if units else [], needed)
 
 
-def cubin(sm: int, abi: int = 8) -> bytes:
-    """The head of a cubin."""
-    flags = (sm << 8) | 2 if abi >= 8 else sm | sm << 16
+def cubin(flags: int, abi: int = 8) -> bytes:
+    """A cubin with these ELF flags."""
     made = bytearray(elf(machine=190, flags=flags))
     made[7], made[8] = 0x41, abi
     return bytes(made)

@@ -198,8 +198,8 @@ def test_packages_beside(tmp_path):
         "nvidia/nccl/lib/libnccl.so.2": library(("sm_90", "compute_90")),
         "flashinfer_jit_cache/jit_cache/a/a.so": library(("sm_90a",)),
         "flashinfer_jit_cache/jit_cache/b/b.so": library(("sm_100f",)),
-        "flashinfer_cubin/cubins/x/fmhaSm100fKernel.cubin": cubin(100),
-        "flashinfer_cubin/cubins/x/gemm_sm90a_x.cubin": cubin(90),
+        "flashinfer_cubin/cubins/x/fmhaSm100fKernel.cubin": cubin(0x6006402),
+        "flashinfer_cubin/cubins/x/gemm_sm90a_x.cubin": cubin(0x6005A04),
         "flashinfer_cubin/cubins/x/broken.cubin": b"\x7fELF",
     }
     package = install(tmp_path, WHEEL, beside)
@@ -276,3 +276,11 @@ def test_the_real_cuobjdump_agrees(tmp_path):
     code = read_with_cuobjdump(tool, made)
     assert code is not None
     assert {target.name for target in code.targets} >= {"sm_90a", "compute_80"}
+
+
+def test_a_pipe_and_a_dangling_link_are_unknown(tmp_path):
+    package = install(tmp_path, WHEEL)
+    os.mkfifo(package / "_pipe_C.abi3.so")
+    (package / "_link_C.abi3.so").symlink_to("nowhere")
+    found = look(package, (9, 0), {"LD_LIBRARY_PATH": "/a\0b:/" + "x" * 5000})
+    assert [found[f"extension-{name}-c"].state for name in ("pipe", "link")] == [State.UNKNOWN] * 2

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsv4check.host.elf import CannotBeRead
-from dsv4check.host.fatbin import Target, read_cubin_sm, read_device_code
+from dsv4check.host.fatbin import Target, read_cubin, read_device_code
 from tests.host.made_elf import LTO, container, cubin, elf, entry, library
 
-NVCC = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin:/usr/local/cuda-13.0/bin")
+NVCC = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
 
 
 def code_of(path: Path, content: bytes):
@@ -149,18 +149,27 @@ def test_what_was_written_is_read(tmp_path_factory, units):
         assert code.usable(gpu) == sum(any(target.runs_on(gpu) for target in unit) for unit in units)
 
 
-@pytest.mark.parametrize(("sm", "abi"), [(90, 8), (100, 8), (121, 8), (90, 7), (120, 7)])
-def test_a_lone_cubin(tmp_path, sm, abi):
+@pytest.mark.parametrize(
+    ("abi", "flags", "name"),
+    [
+        (7, 0x5A055A, "sm_90"),  # CUDA 12.8
+        (7, 0x5A0D5A, "sm_90a"),
+        (8, 0x600640A, "sm_100a"),
+        (8, 0x6007802, "sm_120"),
+        (8, 0x6006402, "sm_100"),  # CUDA 13.0, for sm_100, sm_100a and sm_100f
+    ],
+)
+def test_a_lone_cubin(tmp_path, abi, flags, name):
     path = tmp_path / "x.cubin"
-    path.write_bytes(cubin(sm, abi))
-    assert read_cubin_sm(path) == sm
+    path.write_bytes(cubin(flags, abi))
+    assert read_cubin(path).name == name
 
 
 def test_no_cubin(tmp_path):
     path = tmp_path / "x.cubin"
     path.write_bytes(library(("sm_90",)))
     with pytest.raises(CannotBeRead, match="no cubin"):
-        read_cubin_sm(path)
+        read_cubin(path)
 
 
 @pytest.mark.skipif(NVCC is None, reason="no nvcc")
@@ -190,4 +199,4 @@ def test_a_lone_cubin_of_nvcc(tmp_path):
     source.write_text("__global__ void nothing() {}\n")
     made = tmp_path / "kernel.cubin"
     subprocess.run([str(NVCC), "-arch=sm_103a", "-cubin", "-o", made, source], check=True, capture_output=True)
-    assert read_cubin_sm(made) == 103
+    assert read_cubin(made).sm == 103

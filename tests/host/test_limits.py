@@ -276,3 +276,11 @@ def test_nothing_is_written(tmp_path):
     before = sorted(root.rglob("*"))
     look_at_limits(root, env={"HOME": "/root"}, platform="linux")
     assert sorted(root.rglob("*")) == before
+
+
+@pytest.mark.parametrize("value", ["/a\0b", "/" + "x" * 5000, "relative/folder", "~", "//"])
+def test_odd_folder_names_are_no_crash(tmp_path, value):
+    env = dict.fromkeys(("HOME", "VLLM_CACHE_ROOT", "TRITON_CACHE_DIR", "TMPDIR", "HF_HOME"), value)
+    root = tree(tmp_path)
+    found = {item.id: item for item in look_at_limits(root, env=env, platform="linux")}
+    assert found["limit-folder-vllm"].data["folder"]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from dsv4check.learning.source import LearningError, Source
 from dsv4check.problems import Origin
 from dsv4check.releases.facts import known_releases, load_facts
 
-TREES = Path("/tmp/vllm")
+TREES = os.environ.get("DSV4CHECK_VLLM_TREES")
 TABLE = """
 import os
 environment_variables = {
@@ -187,10 +188,12 @@ def test_a_deprecated_name(tmp_path):
     assert (item.state, item.source) == (State.NOTE, "envs.py:9")
 
 
-@pytest.mark.skipif(not TREES.is_dir(), reason="no unpacked releases")
+@pytest.mark.skipif(TREES is None, reason="needs DSV4CHECK_VLLM_TREES, a folder with unpacked releases")
 @pytest.mark.parametrize("version", known_releases())
 def test_the_text_of_every_release_agrees_with_its_facts(version):
-    table = read_table(Source(TREES / version / "vllm"))
+    if not Path(str(TREES), version).is_dir():
+        pytest.skip(f"no tree of {version}")
+    table = read_table(Source(Path(str(TREES), version, "vllm")))
     names = {name.removeprefix("VLLM_") for name in table.lines if name.startswith("VLLM_")}
     assert names == set(load_facts(version).section("env")["known"].split())
     assert table.dynamic is None
@@ -278,3 +281,17 @@ def test_a_toolkit_that_is_not_there(tmp_path):
     (tmp_path / "usr/local/cuda/bin").mkdir(parents=True)
     (tmp_path / "usr/local/cuda/bin/nvcc").write_bytes(b"")
     assert "cuda-home" not in look({"CUDA_HOME": "/usr/local/cuda"}, root=tmp_path)
+
+
+@pytest.mark.parametrize("value", ["/a\0b", "/" + "x" * 5000, ":" * 5000, "\udcff"])
+def test_odd_values_are_no_crash(tmp_path, value):
+    names = ("LD_LIBRARY_PATH", "PYTHONPATH", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "VLLM_PORT", "VLLM_NEVER_HEARD_OF")
+    found = look(dict.fromkeys(names, value), "0.33.0", tree(tmp_path), root=tmp_path)
+    assert found["vllm-never-heard-of"].state is State.WARNING
+
+
+def test_a_pipe_in_the_tree_is_not_waited_for(tmp_path):
+    source = tree(tmp_path)
+    os.mkfifo(tmp_path / "vllm/pipe.py")
+    os.mkfifo(tmp_path / "vllm/_C.abi3.so")
+    assert look({"VLLM_NEVER_HEARD_OF": "1"}, None, source)["vllm-never-heard-of"].state is State.WARNING

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from dsv4check.probe import insert_ops
+from dsv4check.probe import insert_ops, packed
 
 SPREAD = torch.tensor([1e-6, 0.1, 1.0, 30.0, 4000.0])[:, None]
 
@@ -55,6 +55,9 @@ def triton() -> list[dict[str, Any]]:
                 insert_ops.write_indexer(other, torch.tensor(slots), keys)
             else:
                 pack(other, slots, keys)
+                third, reference = fresh(states, width, page)
+                packed.write_states(reference, torch.tensor(slots), keys, op.least_scale)
+                wanted = torch.where(third == wanted, wanted, ~found)  # the two references must agree as well
             record = {"op": op.name, "writes": op.writes, "ratio": ratio, "ok": done.ok, "error": done.error}
             record["differ"] = int((found != wanted).sum())
             record["written"] = int((found != 0xA5).sum())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 import tempfile
@@ -11,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from dsv4check.probe import parent
 from dsv4check.probe.node import differences
-from dsv4check.probe.parent import ChildRequest, child_variables, run_child, run_on_gpus
+from dsv4check.probe.parent import ChildRequest, run_child, run_on_gpus
 from dsv4check.probe.records import CheckStatus, DeviceResult, Verdict, combined
 from tests.probe.layouts import ATTENTION, packed_layouts
 
@@ -150,10 +148,6 @@ def test_a_child_gets_no_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert seen["NVIDIA_VISIBLE_DEVICES"] == "all"
 
 
-def test_folders_come_first_on_the_path() -> None:
-    assert child_variables(("/a", "/b"), "/s", {})["PYTHONPATH"] == f"/a{os.pathsep}/b"
-
-
 def test_one_child_for_each_gpu_and_what_differs(tmp_path: Path) -> None:
     results = run_on_gpus(request(), ["0", "1", "2"], child=child(tmp_path, "fails_on_one"))
     assert [result.device for result in results] == ["GPU 0", "GPU 1", "GPU 2"]
@@ -163,18 +157,6 @@ def test_one_child_for_each_gpu_and_what_differs(tmp_path: Path) -> None:
         "kernel: swa: ok on GPU 0, failed on GPU 1, ok on GPU 2",
     )
     assert differences(results[:1]) == ()
-
-
-def test_gpus_are_counted_by_an_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    python = tmp_path / "python"
-    python.write_text("#!/bin/sh\necho a warning\necho 2\n")
-    python.chmod(0o755)
-    assert parent.visible_gpus(str(python)) == ["0", "1"]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
-    assert parent.visible_gpus(str(python)) == ["4", "6"]
-    python.write_text("#!/bin/sh\necho no module named torch >&2; exit 1\n")
-    assert parent.visible_gpus(str(python)) == []
 
 
 def test_verdicts_of_several() -> None:

@@ -10,13 +10,15 @@ from dsv4check.learning.attention_layers import (
     MODEL,
     ONE_CLASS,
     SELECTOR,
+    called,
     constructor,
     has_selector,
     implementation,
     layer_classes,
 )
 from dsv4check.learning.classes import Defined, get_class, member
-from dsv4check.learning.sections.attention import _selected, attention_class, selected_class
+from dsv4check.learning.sections.attention import _padding as _sizes
+from dsv4check.learning.sections.attention import _selected, selected_class
 from dsv4check.learning.source import LearningError, Source, names
 from dsv4check.learning.values import Raised
 
@@ -60,12 +62,18 @@ def _padding(source: Source) -> Decision:
     classes = layer_classes(source)
     if ONE_CLASS in classes:
         return "flashmla-only", [_one_class_padding(source, classes[ONE_CLASS])]
-    least = {name: min(attention_class(source, name)["padded_q_heads"]) for name in classes if "FlashInfer" in name}
+    flashinfer = {name: defined for name, defined in classes.items() if "FlashInfer" in name}
+    least = {name: _least(source, defined) for name, defined in flashinfer.items()}
     values = {(64,): "from-64", (16, 64): "from-16-on-sm12", (8, 8): "from-8"}
     value = values.get(tuple(sorted(least.values())))
     if value is None:
         raise LearningError(f"{MODEL}: FlashInfer's classes pad to {least}")
-    return value, [_padding_line(source, classes[name]) for name in sorted(least)]
+    return value, [_padding_line(source, defined) for defined in flashinfer.values()]
+
+
+def _least(source: Source, defined: Defined) -> int:
+    sizes, _ = _sizes(defined.name, lambda heads: called(source, defined, _PADDED, {"num_heads": heads}))
+    return min(sizes)
 
 
 def _padding_line(source: Source, defined: Defined) -> Place:

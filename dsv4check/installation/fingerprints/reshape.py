@@ -10,7 +10,7 @@ from dsv4check.learning.sections.block_size import SHAPING, SPECS, UTILS, _settl
 from dsv4check.learning.source import LearningError, Source, ancestors, names
 from dsv4check.learning.values import Symbol
 
-from .kit import Decision, Place, assignments, called, fingerprint, function, mentions
+from .kit import Decision, Place, assignments, called, class_of, fingerprint, function, mentions
 
 _SHAPE: Final = "get_kv_cache_shape"
 _SHARED: Final = "allocate_kv_cache"
@@ -74,13 +74,15 @@ def string_of(source: Source, runner: str) -> Decision:
 
 def _kinds(source: Source, spec: str, steps: list[ast.stmt]) -> dict[str, bool]:
     """What ``isinstance`` says of a V4 spec, by the text of each such question."""
-    bases = {"MLAAttentionSpec", *ancestors(source, SPECS, "MLAAttentionSpec")}
     asked = {
         node
         for step in steps
         for node in ast.walk(step)
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance" and len(node.args) == 2
     }
+    if not asked:
+        return {}
+    bases = {class_of(source, SPECS, "MLAAttentionSpec").name, *ancestors(source, SPECS, "MLAAttentionSpec")}
     return {ast.unparse(node): bool(names(node.args[1]) & bases) for node in asked if ast.unparse(node.args[0]) == spec}
 
 
