@@ -161,14 +161,19 @@ def test_doctor_and_probe_on_two_nodes(cluster: Any) -> None:
     )
     document = json.loads(done.stdout)
     jsonschema.validate(document, cluster_json_schema())
-    assert (done.exit_code, document["verdict"], document["differences"]) == (0, "no-gpu", [])
-    assert len(document["nodes"]) == 2
+    assert (len(document["nodes"]), document["differences"]) == (2, [])
+    # The PyTorch that is at hand need not be the release's: then the machine fails, the same on both nodes.
+    seen = [item for node in document["nodes"] for item in node["doctor"]["observations"]]
+    wrong = {item["id"] for item in seen if item["state"] == "error"}
+    assert wrong <= {"package-torch"}
+    assert (done.exit_code, document["verdict"]) == ((1, "fail") if wrong else (0, "no-gpu"))
     for item in document["nodes"]:
         assert item["unavailable"] is None
         assert item["doctor"]["build"]["nearest"] == "0.33.0"
         assert item["doctor"]["launch"]["verdict"] != "fail"
         jsonschema.validate(item["doctor"], doctor_json_schema())
         jsonschema.validate(item["probe"], probe_json_schema())
+        assert item["probe"]["verdict"] == "no-gpu"
         assert item["probe"]["layouts"]["by_vllm"] is True
         checks = item["probe"]["devices"][0]["checks"]
-        assert any(check["name"].startswith("round trip") and check["status"] == "ok" for check in checks), checks
+        assert any(check["name"].startswith("bytes: swa") and check["status"] == "ok" for check in checks), checks
