@@ -34,7 +34,9 @@ def explain(
         hint = f"; did you mean {close[0]}?" if close else ""
         raise InputError(f"no rule {rule_id!r}{hint} (`dsv4check rules` lists them)")
     if output is Format.JSON:
-        print(json.dumps(_record(rule), indent=2, ensure_ascii=False))
+        from dsv4check.report.plain_values import plain_record
+
+        print(json.dumps(plain_record(rule), indent=2, ensure_ascii=False))
         return
     from dsv4check.report.text_format import render_blocks
 
@@ -50,7 +52,9 @@ def rules(
 
     loaded = load_rules(rules_dir)
     if output is Format.JSON:
-        print(json.dumps([_record(rule) for rule in loaded], indent=2, ensure_ascii=False))
+        from dsv4check.report.plain_values import plain_record
+
+        print(json.dumps([plain_record(rule) for rule in loaded], indent=2, ensure_ascii=False))
         return
     from dsv4check.report.text_format import render_blocks
 
@@ -99,12 +103,6 @@ def _release(facts: Any) -> dict[str, Any]:
         "transformers": packages.get("transformers"),
         "torch": packages.get("torch"),
     }
-
-
-def _record(rule: Any) -> dict[str, Any]:
-    from dsv4check.report.json_format import _record as plain_record
-
-    return plain_record(rule)
 
 
 def _explanation(rule: Any) -> list[Block]:

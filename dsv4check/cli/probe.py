@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsv4check.cli.exit_codes import FINDINGS, INTERNAL, OK
-from dsv4check.cli.launch_options import LaunchOptions, Output, Rules, assignments, command_text, takes_launch
+from dsv4check.cli.launch_options import LaunchOptions, Output, Rules, command_text, takes_launch
 from dsv4check.cli.output import Format, print_blocks
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def probe(
     from dsv4check.probe.node import ProbeRequest, probe_node
 
     question = ProbeRequest(
-        launch=launch_arguments(launch, text, source),
+        launch={"command": text, "source": source, **launch.arguments()},
         python=python,
         vllm_path=vllm_path,
         all_gpus=all_gpus,
@@ -104,24 +104,6 @@ def _run_cluster(
 
         print_blocks(cluster_blocks(result))
     return exit_code(result.verdict, allow_no_gpu)
-
-
-def launch_arguments(launch: LaunchOptions, text: str | list[str], source: str) -> dict[str, object]:
-    """The launch as plain data: keyword arguments of ``dsv4check.api.read_request``."""
-    return {
-        "command": text,
-        "source": source,
-        "gpu": launch.gpu,
-        "gpus": launch.gpus,
-        "nodes": launch.nodes,
-        "gpu_memory_gib": launch.gpu_memory_gib,
-        "vllm": launch.vllm,
-        "model_config": launch.model_config,
-        "checkpoint": launch.checkpoint,
-        "env": assignments(launch.env or []),
-        "packages": list(launch.package or ()),
-        "online": launch.online,
-    }
 
 
 def exit_code(verdict: Verdict, allow_no_gpu: bool) -> int:

@@ -95,7 +95,14 @@ def read_build(tree: VllmTree) -> BuildFacts:
             continue
         learned[name] = section
     nearest = _nearest(learned, tree.version)
-    return BuildFacts(tree, learned, unread, nearest, _differences(learned, nearest), TreeCode(tree.source, partial(_fingerprints, tree)))
+    return BuildFacts(
+        tree,
+        learned,
+        unread,
+        nearest,
+        _differences(learned, nearest),
+        TreeCode(tree.source, partial(_fingerprints, tree)),
+    )
 
 
 def _fingerprints(tree: VllmTree, _source: Source) -> Mapping[str, Answer]:
