@@ -139,6 +139,16 @@ def _explanation(rule: Any) -> list[Block]:
             Paragraph(f"{item.base}.dev{item.first if item.first is not None else 0} to {item.last or 'open end'}")
             for item in rule.development
         ]
+    if rule.code is not None:
+        from dsv4check.engine.code_marks import marks_from_record
+        from dsv4check.report.code_words import code_lines
+
+        blocks.append(Heading("How a vLLM tree shows it (counts before the version where one is at hand)"))
+        blocks += [
+            # Code is not wrapped: a quoted piece is one line in every place it is quoted.
+            Paragraph(f"- {line}", indent=2 + 2 * depth, verbatim=True)
+            for depth, line in code_lines(marks_from_record(rule.code))
+        ]
     if rule.when:
         blocks.append(Heading("Holds when"))
         blocks.append(Paragraph(json.dumps(rule.when, ensure_ascii=False)))

@@ -81,7 +81,7 @@ def _run_cluster(
     import json
 
     from dsv4check.cli.progress import passing_words
-    from dsv4check.probe.cluster import probe_cluster
+    from dsv4check.probe.cluster import ClusterResult, probe_cluster
     from dsv4check.probe.nodes import RayUnavailable
 
     try:
@@ -90,13 +90,7 @@ def _run_cluster(
                 [*shared, *launch], [*shared, *own, *launch], address=address, report=say or (lambda _text: None)
             )
     except RayUnavailable as unavailable:
-        if output is Format.JSON:
-            print(json.dumps({"verdict": "unavailable", "unavailable": str(unavailable)}, indent=2))
-        else:
-            from dsv4check.report.blocks import Heading, Paragraph
-
-            print_blocks((Heading("PROBE UNAVAILABLE", "warn"), Paragraph(str(unavailable))))
-        return INTERNAL
+        result = ClusterResult((), (), unavailable=str(unavailable))
     if output is Format.JSON:
         print(json.dumps(result.to_dict(), indent=2, ensure_ascii=False))
     else:
