@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from dsv4check.report.masking import MASK
+from dsv4check.report.masking import MASK, is_secret_variable
 from dsv4check.report.secret_text import masked_named
 
 from .records import Observation, State
@@ -26,7 +26,6 @@ _SWITCHES: Final[Mapping[str, str]] = {
 }
 _MOST_FOLDERS: Final = 64
 # Names with TOKENS, or a threshold in tokens, count; they hold no secret.
-_SECRET: Final = re.compile(r"TOKEN(?!S|_THRESHOLD)|KEY|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
 _LONGEST: Final = 200
 
 
@@ -168,7 +167,7 @@ def variable_observation(
 
 def shown_value(name: str, value: str) -> str:
     """A variable's value for a report; that of a secret is masked, and a very long one shortened."""
-    if _SECRET.search(name):
+    if is_secret_variable(name):
         return MASK if value else ""
     text = masked_named(name, value)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
