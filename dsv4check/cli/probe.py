@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from dsv4check.cli.exit_codes import FINDINGS, INTERNAL, OK
 from dsv4check.cli.launch_options import LaunchOptions, Output, Rules, command_text, takes_launch
 from dsv4check.cli.output import Format, print_blocks
+from dsv4check.errors import InputError
 
 if TYPE_CHECKING:
     from dsv4check.probe.node import ProbeResult
     from dsv4check.probe.records import Verdict
+
+
+_OWN_CLUSTER: Final = "auto"
+"""Ray's word for the cluster that this machine is part of."""
 
 
 @takes_launch
@@ -40,12 +45,14 @@ def probe(
     ] = False,
     ray_address: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Where the cluster is [default: the one this machine is part of].")
-    ] = "auto",
+    ] = _OWN_CLUSTER,
     timeout: Annotated[
         float, typer.Option(min=1, help="Seconds for all checks of a device together, imports left out.")
     ] = 15.0,
 ) -> None:
     """Allocate a few blocks of this launch's caches as vLLM does it, and compare the kernel with a reference."""
+    if ray_address != _OWN_CLUSTER and not ray:
+        raise InputError(f"--ray-address {ray_address}: goes with --ray, which probes the nodes of a cluster")
     text, source = command_text(launch.command, "probe")
     if ray:
         own = ["--timeout", str(timeout), *(["--cpu"] if cpu else [])]
