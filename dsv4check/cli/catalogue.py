@@ -34,7 +34,9 @@ def explain(
         hint = f"; did you mean {close[0]}?" if close else ""
         raise InputError(f"no rule {rule_id!r}{hint} (`dsv4check rules` lists them)")
     if output is Format.JSON:
-        print(json.dumps(_record(rule), indent=2, ensure_ascii=False))
+        from dsv4check.report.plain_values import plain_record
+
+        print(json.dumps(plain_record(rule), indent=2, ensure_ascii=False))
         return
     from dsv4check.report.text_format import render_blocks
 
@@ -50,7 +52,9 @@ def rules(
 
     loaded = load_rules(rules_dir)
     if output is Format.JSON:
-        print(json.dumps([_record(rule) for rule in loaded], indent=2, ensure_ascii=False))
+        from dsv4check.report.plain_values import plain_record
+
+        print(json.dumps([plain_record(rule) for rule in loaded], indent=2, ensure_ascii=False))
         return
     from dsv4check.report.text_format import render_blocks
 
@@ -101,12 +105,6 @@ def _release(facts: Any) -> dict[str, Any]:
     }
 
 
-def _record(rule: Any) -> dict[str, Any]:
-    from dsv4check.report.json_format import _record as plain_record
-
-    return plain_record(rule)
-
-
 def _explanation(rule: Any) -> list[Block]:
     from dsv4check.engine.edits import edits_text
     from dsv4check.engine.rule import FoundIn
@@ -140,6 +138,16 @@ def _explanation(rule: Any) -> list[Block]:
         blocks += [
             Paragraph(f"{item.base}.dev{item.first if item.first is not None else 0} to {item.last or 'open end'}")
             for item in rule.development
+        ]
+    if rule.code is not None:
+        from dsv4check.engine.code_marks import marks_from_record
+        from dsv4check.report.code_words import code_lines
+
+        blocks.append(Heading("How a vLLM tree shows it (counts before the version where one is at hand)"))
+        blocks += [
+            # Code is not wrapped: a quoted piece is one line in every place it is quoted.
+            Paragraph(f"- {line}", indent=2 + 2 * depth, verbatim=True)
+            for depth, line in code_lines(marks_from_record(rule.code))
         ]
     if rule.when:
         blocks.append(Heading("Holds when"))

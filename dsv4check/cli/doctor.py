@@ -11,7 +11,6 @@ from dsv4check.cli.launch_options import (
     LaunchOptions,
     Rules,
     Threshold,
-    assignments,
     command_text,
     refuse_late_options,
     takes_launch,
@@ -67,6 +66,7 @@ def exit_code(report: DoctorReport, fail_on: FailOn, strict: bool) -> int:
 def _request(launch: LaunchOptions, vllm_path: str | None, python: str | None, rules: Rules) -> DoctorRequest:
     from dsv4check.doctor.records import DoctorRequest
 
+    arguments = launch.arguments()
     command: str | tuple[str, ...] | None = None
     source = "command line"
     if launch.command and launch.command != ["--"]:
@@ -77,17 +77,8 @@ def _request(launch: LaunchOptions, vllm_path: str | None, python: str | None, r
         python=python,
         command=command,
         source=source,
-        gpu=launch.gpu,
-        gpus=launch.gpus,
-        nodes=launch.nodes,
-        gpu_memory_gib=launch.gpu_memory_gib,
-        vllm=launch.vllm,
-        model_config=launch.model_config,
-        checkpoint=launch.checkpoint,
-        packages=tuple(launch.package or ()),
-        env=assignments(launch.env or []),
-        online=launch.online,
         rules=rules,
+        **(arguments | {"packages": tuple(arguments["packages"])}),
     )
 
 

@@ -97,21 +97,22 @@ class LaunchOptions:
         """The same with the command's text in hand; ``source`` is what it is called in messages."""
         from dsv4check.api import read_request
 
-        return read_request(
-            text,
-            source=source,
-            gpu=self.gpu,
-            gpus=self.gpus,
-            nodes=self.nodes,
-            gpu_memory_gib=self.gpu_memory_gib,
-            vllm=self.vllm,
-            model_config=self.model_config,
-            checkpoint=self.checkpoint,
-            env=assignments(self.env or []),
-            packages=self.package or (),
-            online=self.online,
-            vllm_path=vllm_path,
-        )
+        return read_request(text, source=source, vllm_path=vllm_path, **self.arguments())
+
+    def arguments(self) -> dict[str, Any]:
+        """All but the command, as keyword arguments of ``dsv4check.api.read_request``; plain data."""
+        return {
+            "gpu": self.gpu,
+            "gpus": self.gpus,
+            "nodes": self.nodes,
+            "gpu_memory_gib": self.gpu_memory_gib,
+            "vllm": self.vllm,
+            "model_config": self.model_config,
+            "checkpoint": self.checkpoint,
+            "env": assignments(self.env or []),
+            "packages": list(self.package or ()),
+            "online": self.online,
+        }
 
     def words(self, text: str | list[str]) -> list[str]:
         """The options as words to type again, and behind them the command's ``text``."""

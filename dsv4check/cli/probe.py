@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from dsv4check.cli.exit_codes import FINDINGS, INTERNAL, OK
-from dsv4check.cli.launch_options import LaunchOptions, Output, Rules, assignments, command_text, takes_launch
+from dsv4check.cli.launch_options import LaunchOptions, Output, Rules, command_text, takes_launch
 from dsv4check.cli.output import Format, print_blocks
+from dsv4check.errors import InputError
 
 if TYPE_CHECKING:
     from dsv4check.probe.node import ProbeResult
     from dsv4check.probe.records import Verdict
+
+
+_OWN_CLUSTER: Final = "auto"
+"""Ray's word for the cluster that this machine is part of."""
 
 
 @takes_launch
@@ -40,12 +45,14 @@ def probe(
     ] = False,
     ray_address: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Where the cluster is [default: the one this machine is part of].")
-    ] = "auto",
+    ] = _OWN_CLUSTER,
     timeout: Annotated[
         float, typer.Option(min=1, help="Seconds for all checks of a device together, imports left out.")
     ] = 15.0,
 ) -> None:
     """Allocate a few blocks of this launch's caches as vLLM does it, and compare the kernel with a reference."""
+    if ray_address != _OWN_CLUSTER and not ray:
+        raise InputError(f"--ray-address {ray_address}: goes with --ray, which probes the nodes of a cluster")
     text, source = command_text(launch.command, "probe")
     if ray:
         own = ["--timeout", str(timeout), *(["--cpu"] if cpu else [])]
@@ -55,7 +62,7 @@ def probe(
     from dsv4check.probe.node import ProbeRequest, probe_node
 
     question = ProbeRequest(
-        launch=launch_arguments(launch, text, source),
+        launch={"command": text, "source": source, **launch.arguments()},
         python=python,
         vllm_path=vllm_path,
         all_gpus=all_gpus,
@@ -81,7 +88,7 @@ def _run_cluster(
     import json
 
     from dsv4check.cli.progress import passing_words
-    from dsv4check.probe.cluster import probe_cluster
+    from dsv4check.probe.cluster import ClusterResult, probe_cluster
     from dsv4check.probe.nodes import RayUnavailable
 
     try:
@@ -90,13 +97,7 @@ def _run_cluster(
                 [*shared, *launch], [*shared, *own, *launch], address=address, report=say or (lambda _text: None)
             )
     except RayUnavailable as unavailable:
-        if output is Format.JSON:
-            print(json.dumps({"verdict": "unavailable", "unavailable": str(unavailable)}, indent=2))
-        else:
-            from dsv4check.report.blocks import Heading, Paragraph
-
-            print_blocks((Heading("PROBE UNAVAILABLE", "warn"), Paragraph(str(unavailable))))
-        return INTERNAL
+        result = ClusterResult((), (), unavailable=str(unavailable))
     if output is Format.JSON:
         print(json.dumps(result.to_dict(), indent=2, ensure_ascii=False))
     else:
@@ -104,24 +105,6 @@ def _run_cluster(
 
         print_blocks(cluster_blocks(result))
     return exit_code(result.verdict, allow_no_gpu)
-
-
-def launch_arguments(launch: LaunchOptions, text: str | list[str], source: str) -> dict[str, object]:
-    """The launch as plain data: keyword arguments of ``dsv4check.api.read_request``."""
-    return {
-        "command": text,
-        "source": source,
-        "gpu": launch.gpu,
-        "gpus": launch.gpus,
-        "nodes": launch.nodes,
-        "gpu_memory_gib": launch.gpu_memory_gib,
-        "vllm": launch.vllm,
-        "model_config": launch.model_config,
-        "checkpoint": launch.checkpoint,
-        "env": assignments(launch.env or []),
-        "packages": list(launch.package or ()),
-        "online": launch.online,
-    }
 
 
 def exit_code(verdict: Verdict, allow_no_gpu: bool) -> int:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dsv4check.doctor.public import public_variables
-from dsv4check.doctor.records import BuildAnswer, FactDifference, FingerprintAnswer, Machine, Quote, Unread
+from dsv4check.doctor.records import BuildAnswer, FactDifference, FingerprintAnswer, Machine, Unread
 from dsv4check.host.records import Observation
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def fingerprint_answers(
             question=question.question,
             value=answer.value,
             says=answer.says,
-            quotes=tuple(Quote(quote.file, quote.line, quote.text) for quote in answer.quotes),
+            quotes=answer.quotes,
             why=answer.why,
             fault=None if answer.value is None or not question.good else answer.value not in question.good,
             release=release,

@@ -39,9 +39,9 @@ class Looks:
 
     def fingerprints(self, tree: VllmTree) -> list[tuple[Fingerprint, Answer]]:
         """Every question about the tree's code with its answer."""
-        from dsv4check.installation.fingerprint import fingerprints, read_fingerprints
+        from dsv4check.installation.fingerprint import fingerprints, fingerprints_of
 
-        answers = read_fingerprints(tree.source)
+        answers = fingerprints_of(tree)
         return [(item, answers[item.id]) for item in fingerprints() if item.id in answers]
 
     def gpus(self, env: Mapping[str, str], release: str | None) -> tuple[list[Observation], list[GpuSeen]]:

@@ -15,11 +15,12 @@ from dsv4check.doctor.records import (
     FactDifference,
     FingerprintAnswer,
     Machine,
-    Quote,
     Unread,
 )
 from dsv4check.errors import InputError
 from dsv4check.host.records import Observation, State
+from dsv4check.installation.fingerprint import Quote
+from dsv4check.report.plain_values import plain_record
 
 
 def render(report: DoctorReport) -> str:
@@ -29,16 +30,16 @@ def render(report: DoctorReport) -> str:
 
 def report_to_dict(report: DoctorReport) -> dict[str, Any]:
     """The report as plain data, keys in the order people read them."""
-    build = _record(report.build)
+    build = plain_record(report.build)
     build["is_release"] = report.build.is_release
     data = {
         "schema_version": DOCTOR_SCHEMA_VERSION,
         "tool": {"name": "dsv4check", "version": report.tool_version},
         "verdict": report.verdict.value,
         "build": build,
-        "fingerprints": [{**_record(item), "as_release": item.as_release} for item in report.fingerprints],
-        "machine": _record(report.machine),
-        "observations": [_record(item) for item in report.observations],
+        "fingerprints": [{**plain_record(item), "as_release": item.as_release} for item in report.fingerprints],
+        "machine": plain_record(report.machine),
+        "observations": [plain_record(item) for item in report.observations],
         "launch": report.launch,
         "notes": list(report.notes),
     }
@@ -87,22 +88,3 @@ def _observation(data: Mapping[str, Any]) -> Observation:
 def _known(kind: Any, data: Mapping[str, Any]) -> dict[str, Any]:
     """The keys that the record has: a newer program's report may hold more."""
     return {item.name: data[item.name] for item in fields(kind) if item.name in data}
-
-
-def _record(record: Any) -> dict[str, Any]:
-    return {item.name: _plain(getattr(record, item.name)) for item in fields(record)}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, State):
-        return value.value
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        items = sorted(value, key=str) if isinstance(value, (set, frozenset)) else value
-        return [_plain(item) for item in items]
-    if hasattr(value, "__dataclass_fields__"):
-        return _record(value)
-    return str(value)

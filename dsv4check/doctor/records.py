@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dsv4check.host.records import Observation, State
+from dsv4check.installation.fingerprint import Quote
 from dsv4check.records import dataclass, field
 from dsv4check.report.model import Report, Verdict
 
@@ -36,15 +37,6 @@ class DoctorRequest:
     env: Mapping[str, str] = field(default_factory=dict)
     online: bool = False
     rules: Path | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Quote:
-    """A line of the build's code that an answer rests on."""
-
-    file: str
-    line: int
-    text: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from dsv4check.report.masking import MASK
+from dsv4check.report.masking import MASK, is_secret_variable
 from dsv4check.report.secret_text import masked_named
 
 from .records import Observation, State
@@ -26,7 +26,6 @@ _SWITCHES: Final[Mapping[str, str]] = {
 }
 _MOST_FOLDERS: Final = 64
 # Names with TOKENS, or a threshold in tokens, count; they hold no secret.
-_SECRET: Final = re.compile(r"TOKEN(?!S|_THRESHOLD)|KEY|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
 _LONGEST: Final = 200
 
 
@@ -34,7 +33,11 @@ def look_at_others(env: Mapping[str, str], package: Path | None, root: Path) -> 
     """Notes on variables that are set; ``package`` is the folder ``vllm`` that was looked at."""
     found = [
         *_visible(env),
-        *(_say(name, env[name], why) for name, why in _SWITCHES.items() if _ON.fullmatch(env.get(name, ""))),
+        *(
+            variable_observation(name, env[name], why)
+            for name, why in _SWITCHES.items()
+            if _ON.fullmatch(env.get(name, ""))
+        ),
         *_allocator(env),
         *_runner(env),
         *_preload(env),
@@ -52,16 +55,16 @@ def _visible(env: Mapping[str, str]) -> Iterator[Observation]:
     words = [word.strip() for word in value.split(",")]
     if not value.strip() or words[0] == "-1":
         why = 'It hides every GPU: vLLM ends with "Failed to infer device type" or "No CUDA GPUs are available".'
-        yield _say("CUDA_VISIBLE_DEVICES", value, why, State.ERROR, "Remove it, or name the GPUs.")
+        yield variable_observation("CUDA_VISIBLE_DEVICES", value, why, State.ERROR, "Remove it, or name the GPUs.")
         return
     # CUDA stops at the first word that names no GPU.
     used = words.index("-1") if "-1" in words else len(words)
     why = f"The launch sees {used} GPU{'s' if used != 1 else ''}, in this order."
     if len(set(words)) != len(words):
         state, why = State.ERROR, "It names a GPU twice, and CUDA then shows none at all."
-        yield _say("CUDA_VISIBLE_DEVICES", value, why, state, "Name each GPU once.")
+        yield variable_observation("CUDA_VISIBLE_DEVICES", value, why, state, "Name each GPU once.")
         return
-    yield _say("CUDA_VISIBLE_DEVICES", value, why)
+    yield variable_observation("CUDA_VISIBLE_DEVICES", value, why)
 
 
 def _allocator(env: Mapping[str, str]) -> Iterator[Observation]:
@@ -72,7 +75,7 @@ def _allocator(env: Mapping[str, str]) -> Iterator[Observation]:
                 "Memory that is registered for RDMA does not go with it: with a KV connector the launch is refused "
                 "from 0.21.0 on; with sleep mode it is refused by 0.20.0."
             )
-            yield _say(name, value, why)
+            yield variable_observation(name, value, why)
 
 
 def _runner(env: Mapping[str, str]) -> Iterator[Observation]:
@@ -80,13 +83,13 @@ def _runner(env: Mapping[str, str]) -> Iterator[Observation]:
     if value is not None and value.strip() in ("0", "1"):
         asked = "second" if value.strip() == "1" else "first"
         why = f"It takes the {asked} model runner whatever the release would choose for this launch."
-        yield _say("VLLM_USE_V2_MODEL_RUNNER", value, why)
+        yield variable_observation("VLLM_USE_V2_MODEL_RUNNER", value, why)
 
 
 def _preload(env: Mapping[str, str]) -> Iterator[Observation]:
     value = env.get("LD_PRELOAD", "")
     if value.strip():
-        yield _say(
+        yield variable_observation(
             "LD_PRELOAD", value, "These libraries come first in every process of the launch, workers and compilers too."
         )
 
@@ -109,7 +112,7 @@ def _library_path(env: Mapping[str, str], root: Path) -> Iterator[Observation]:
             f"{'; '.join(shadows)} may be loaded before the libraries of the same name that PyTorch brought; of "
             "another version they end in missing symbols, or error 803 for libcuda."
         )
-        yield _say("LD_LIBRARY_PATH", env["LD_LIBRARY_PATH"], why)
+        yield variable_observation("LD_LIBRARY_PATH", env["LD_LIBRARY_PATH"], why)
 
 
 def _python_path(env: Mapping[str, str], package: Path | None, root: Path) -> Iterator[Observation]:
@@ -126,7 +129,7 @@ def _python_path(env: Mapping[str, str], package: Path | None, root: Path) -> It
             against = f" instead of {package}, which was looked at" if package is not None else ""
             why = f"Python imports vLLM from {folder}/vllm{against}."
             advice = "Remove the folder from it, or look at that tree with --vllm-path."
-            yield _say("PYTHONPATH", env["PYTHONPATH"], why, State.WARNING, advice)
+            yield variable_observation("PYTHONPATH", env["PYTHONPATH"], why, State.WARNING, advice)
             return
 
 
@@ -134,10 +137,19 @@ def _toolkit(env: Mapping[str, str], root: Path) -> Iterator[Observation]:
     value = env.get("CUDA_HOME", "")
     if value.startswith("/") and not os.path.exists(root / value.lstrip("/") / "bin/nvcc"):
         why = "There is no bin/nvcc in it: FlashInfer, DeepGEMM or TileLang cannot compile kernels at start."
-        yield _say("CUDA_HOME", value, why, State.WARNING, "Point it to a CUDA toolkit, or remove it.")
+        yield variable_observation("CUDA_HOME", value, why, State.WARNING, "Point it to a CUDA toolkit, or remove it.")
 
 
-def _say(name: str, value: str, why: str, state: State = State.NOTE, advice: str = "") -> Observation:
+def variable_observation(
+    name: str,
+    value: str,
+    why: str,
+    state: State = State.NOTE,
+    advice: str = "",
+    source: str = "environment",
+    wanted: str = "",
+) -> Observation:
+    """What is said of one variable, its value fit to be shown."""
     shown = shown_value(name, value)
     return Observation(
         id=f"variable-{name.lower().replace('_', '-')}",
@@ -145,16 +157,17 @@ def _say(name: str, value: str, why: str, state: State = State.NOTE, advice: str
         state=state,
         what=f"variable {name}",
         found=shown,
+        wanted=wanted,
         why=why,
         advice=advice,
-        source="environment",
+        source=source,
         data={"name": name, "value": shown},
     )
 
 
 def shown_value(name: str, value: str) -> str:
     """A variable's value for a report; that of a secret is masked, and a very long one shortened."""
-    if _SECRET.search(name):
+    if is_secret_variable(name):
         return MASK if value else ""
     text = masked_named(name, value)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

@@ -17,7 +17,7 @@ from dsv4check.problems import Origin, Problem
 from dsv4check.releases.facts import ReleaseFacts, known_releases, load_facts
 from dsv4check.resolve.environment import environment_problems
 
-from .other_variables import look_at_others, shown_value
+from .other_variables import look_at_others, variable_observation
 from .records import Observation, State
 from .variable_table import VariableTable, read_elsewhere, read_table
 
@@ -142,7 +142,9 @@ def _unknown(
     advice = f"Use {instead}." if instead else "Remove it."
     if elsewhere and not fatal:
         advice = ""
-    return _observation(name, state, value, why, advice, "envs.py of the tree" if table else f"facts of {build}")
+    return variable_observation(
+        name, value, why, state, advice, "envs.py of the tree" if table else f"facts of {build}"
+    )
 
 
 def _refused(problem: Problem, name: str, value: str, build: str, table: VariableTable | None) -> Observation:
@@ -163,30 +165,12 @@ def _refused(problem: Problem, name: str, value: str, build: str, table: Variabl
             )
             advice = "Correct or remove it."
     where = f"envs.py:{table.lines[name]}" if table is not None and name in table.lines else f"facts of {build}"
-    return _observation(name, State.ERROR, value, why, advice, where, expected)
+    return variable_observation(name, value, why, State.ERROR, advice, where, expected)
 
 
 def _deprecated(name: str, value: str, build: str, table: VariableTable) -> Observation:
     why = f"{build} still has the name, and its reader says that it is deprecated."
-    return _observation(name, State.NOTE, value, why, "Read the message there.", f"envs.py:{table.lines[name]}")
-
-
-def _observation(
-    name: str, state: State, value: str, why: str, advice: str, source: str, wanted: str = ""
-) -> Observation:
-    shown = shown_value(name, value)
-    return Observation(
-        id=f"variable-{name.lower().replace('_', '-')}",
-        area="environment",
-        state=state,
-        what=f"variable {name}",
-        found=shown,
-        wanted=wanted,
-        why=why,
-        advice=advice,
-        source=source,
-        data={"name": name, "value": shown},
-    )
+    return variable_observation(name, value, why, State.NOTE, "Read the message there.", f"envs.py:{table.lines[name]}")
 
 
 def _all_known(own: Sequence[str], facts: ReleaseFacts | None, table: VariableTable | None) -> Observation:

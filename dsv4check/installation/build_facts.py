@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import lru_cache
-from typing import Any, Final
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, Final
 
 from dsv4check.deployment import VllmBuild
 from dsv4check.errors import InputError
@@ -18,6 +18,10 @@ from dsv4check.learning.release import source_only
 from dsv4check.problems import Origin
 from dsv4check.records import dataclass
 from dsv4check.releases.facts import ReleaseFacts, known_releases, load_facts
+
+if TYPE_CHECKING:
+    from dsv4check.installation.fingerprint import Answer
+    from dsv4check.learning.source import Source
 
 _ONLY_BY_RUNNING: Final = frozenset({"cache_planning", "env", "moe", "parameters"})
 """Sections that no tree's text tells: they are learned by running the release's own code."""
@@ -91,7 +95,21 @@ def read_build(tree: VllmTree) -> BuildFacts:
             continue
         learned[name] = section
     nearest = _nearest(learned, tree.version)
-    return BuildFacts(tree, learned, unread, nearest, _differences(learned, nearest), TreeCode(tree.source))
+    return BuildFacts(
+        tree,
+        learned,
+        unread,
+        nearest,
+        _differences(learned, nearest),
+        TreeCode(tree.source, partial(_fingerprints, tree)),
+    )
+
+
+def _fingerprints(tree: VllmTree, _source: Source) -> Mapping[str, Answer]:
+    # Imported here: most launches meet no rule that asks for one.
+    from dsv4check.installation.fingerprint import fingerprints_of
+
+    return fingerprints_of(tree)
 
 
 def build_of_tree(tree: VllmTree, stated: str | None = None) -> VllmBuild:

@@ -231,4 +231,5 @@ def _bundled_fingerprints(source: Source) -> Mapping[str, Answer]:
     # Imported here: most rules are not judged by fingerprints.
     from dsv4check.installation.fingerprint import read_fingerprints
 
-    return read_fingerprints(source)
+    # A reader of its own: that of the marks has lost its docstrings.
+    return read_fingerprints(Source(source.package))

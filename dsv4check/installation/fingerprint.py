@@ -7,9 +7,14 @@ itself: one question a fix, and each answer quotes the lines that decide it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from dsv4check.learning.source import Source
 from dsv4check.records import dataclass
+
+if TYPE_CHECKING:
+    from dsv4check.installation.tree import VllmTree
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,3 +74,9 @@ def read_fingerprints(source: Source) -> dict[str, Answer]:
 
     forgiving = ForgivingSource.of(source)
     return {item.id: item.read(forgiving) for item in fingerprints()}
+
+
+@lru_cache(maxsize=8)
+def fingerprints_of(tree: VllmTree) -> Mapping[str, Answer]:
+    """Every answer of a tree by the fingerprint's id, read once: reports show them and rules ask for them."""
+    return read_fingerprints(tree.source)

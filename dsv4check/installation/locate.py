@@ -7,7 +7,9 @@ import json
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -83,23 +85,35 @@ def _asked(interpreter: str, python: str) -> VllmTree | str:
 
 
 def _own() -> VllmTree | str:
-    import sys
+    from importlib.metadata import PackageNotFoundError, distribution
 
-    try:
-        spec = importlib.util.find_spec("vllm")
-    except (ImportError, ValueError, AttributeError):
-        spec = None
+    with _installed_path():
+        try:
+            spec = importlib.util.find_spec("vllm")
+        except (ImportError, ValueError, AttributeError):
+            spec = None
+        try:
+            about = getattr(distribution("vllm"), "_path", None)
+        except (PackageNotFoundError, OSError, ValueError):
+            about = None
     package = _package_of(None if spec is None else spec.origin)
     if package is None:
         return "this Python has no vLLM installed; name one that has (--python) or a vLLM tree (--vllm-path)"
-    from importlib.metadata import PackageNotFoundError, distribution
-
-    try:
-        about = getattr(distribution("vllm"), "_path", None)
-    except (PackageNotFoundError, OSError, ValueError):
-        about = None
     metadata = None if about is None else Path(str(about))
     return _described(package, found_by="this Python", python=sys.executable, metadata=metadata)
+
+
+@contextmanager
+def _installed_path() -> Iterator[None]:
+    """Python's path as ``vllm serve`` has it: ``python -m dsv4check`` puts the working directory in front."""
+    before = list(sys.path)
+    with suppress(OSError):
+        if before[:1] in ([""], [os.getcwd()]):
+            del sys.path[0]
+    try:
+        yield
+    finally:
+        sys.path[:] = before
 
 
 def _package_of(origin: object) -> Path | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from .source import LearningError, Source, _members, _names
+from .source import LearningError, Source, defined_names, statements
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ class Defined:
 
     def member(self, name: str) -> ast.stmt | None:
         """The statement of the class's own body that defines ``name``."""
-        for child in _members(self.node):
-            if isinstance(child, ast.stmt) and name in _names(child):
+        for child in statements(self.node):
+            if isinstance(child, ast.stmt) and name in defined_names(child):
                 return child
         return None
 

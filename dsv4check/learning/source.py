@@ -61,7 +61,7 @@ class Source:
         """A function, class or assignment by its dotted name (``CacheConfig._validate``); None when it is not there."""
         node: ast.AST = self.tree(path)
         for part in name.split("."):
-            found = next((child for child in _members(node) if part in _names(child)), None)
+            found = next((child for child in statements(node) if part in defined_names(child)), None)
             if found is None:
                 return None
             node = found
@@ -92,16 +92,17 @@ class Source:
             raise LearningError(f"{name} in {path} is not a literal any more") from None
 
 
-def _members(node: ast.AST) -> Iterator[ast.AST]:
+def statements(node: ast.AST) -> Iterator[ast.AST]:
     """Statements of a module, class or function, those under ``if`` and ``try`` included."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.stmt):
             yield child
             if isinstance(child, (ast.If, ast.Try, ast.With)):
-                yield from _members(child)
+                yield from statements(child)
 
 
-def _names(node: ast.AST) -> tuple[str, ...]:
+def defined_names(node: ast.AST) -> tuple[str, ...]:
+    """The names that one statement defines: of a function, a class or an assignment; empty for all others."""
     match node:
         case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
             return (node.name,)

@@ -63,6 +63,8 @@ class ClusterResult:
     nodes: tuple[Node, ...]
     differences: tuple[Difference, ...]
     seconds: float = 0.0
+    unavailable: str = ""
+    """Why no node could be asked; empty where one was."""
 
     @property
     def workers(self) -> tuple[Node, ...]:
@@ -81,6 +83,7 @@ class ClusterResult:
         return {
             "schema_version": CLUSTER_SCHEMA_VERSION,
             "verdict": self.verdict.value,
+            "unavailable": self.unavailable or None,
             "nodes": [
                 {
                     "name": node.name,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from . import contract, packed, storage
+from . import packed, storage
 
 MOST_BYTES: Final = 64 << 20
 """Of all caches together."""
@@ -85,11 +85,6 @@ def _slots(layout: dict[str, Any], layouts: dict[str, Any]) -> list[int]:
     times = max(1, layout["shape"][0] // blocks)
     states = layout["shape"][1]
     return list(range(first * times * states, (first + share) * times * states))
-
-
-def contract_of(cache: Cache) -> str:
-    """What FlashMLA says about this cache; empty when it takes it."""
-    return contract.cache_refusal(cache.view.unsqueeze(-2))
 
 
 def narrow(cache: Cache) -> Any:

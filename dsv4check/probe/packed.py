@@ -39,8 +39,6 @@ COMPRESSOR_LEAST_SCALE: Final = 1e-4
 """vLLM's compressor for NVIDIA GPUs (0.22 on) and FlashMLA's own tests raise the quotient to 1e-4 instead. Only tiles
 below 448e-4 show the difference, and a reader need not know: it multiplies with whatever scale is stored."""
 
-RELATIVE_ERROR: Final = 1 / 17
-"""Of an fp8 value outside its subnormal range: three mantissa bits; the worst case lies halfway between 1 and 1 1/8."""
 SUBNORMAL_ERROR: Final = 2.0**-10
 """Of an fp8 value in its subnormal range (below 2^-6), in units of the scale: half a step of 2^-9."""
 LARGEST_KEY: Final = 248 * 2.0**120

@@ -42,6 +42,7 @@ class ClusterDocument(Record):
 
     schema_version: Literal[1]
     verdict: _Verdict
+    unavailable: str | None = Field(description="Why no node could be asked: no Ray, no cluster")
     nodes: list[NodeRecord]
     differences: list[DifferenceRecord]
     seconds: float

@@ -16,6 +16,10 @@ _ROLES: Final = {State.ERROR: "error", State.WARNING: "warning"}
 
 def cluster_blocks(result: ClusterResult) -> Iterator[Block]:
     """The answer, a row a node, what is wrong on single nodes, what is not the same on all."""
+    if result.unavailable:
+        yield Heading("PROBE UNAVAILABLE", _STYLES[result.verdict])
+        yield Paragraph(result.unavailable)
+        return
     yield Heading(_headline(result), _STYLES[result.verdict])
     yield Paragraph(f"{len(result.nodes)} nodes of the Ray cluster; {result.seconds:.1f} s", indent=0)
     idle = [node.name for node in result.nodes if node not in result.workers]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any
 
 from dsv4check.deployment import Deployment
@@ -12,6 +10,7 @@ from dsv4check.inputs.command import format_command
 from dsv4check.problems import Origin
 from dsv4check.report.masking import masked_command, masked_env, masked_settings
 from dsv4check.report.model import SCHEMA_VERSION, Edit, Finding, Fix, Report
+from dsv4check.report.plain_values import plain_record, plain_value
 from dsv4check.resolution import KvCache, NotEvaluated, Resolution
 
 
@@ -40,7 +39,7 @@ def deployment_to_dict(deployment: Deployment) -> dict[str, Any]:
     return {
         "command": format_command(masked_command(deployment.command)),
         "env": masked_env(deployment.env),
-        "flags": {dest: _plain(value) for dest, value in masked_settings(deployment.flags.values).items()},
+        "flags": {dest: plain_value(value) for dest, value in masked_settings(deployment.flags.values).items()},
         "model": {
             "name": model.name,
             "family": model.family,
@@ -76,15 +75,15 @@ def _resolution(resolution: Resolution) -> dict[str, Any]:
     if attention is None:
         data["attention"] = None
     else:
-        values = _record(attention)
+        values = plain_record(attention)
         values["class"] = values.pop("cls")
         data["attention"] = values
     data["runner"] = resolution.runner.name if resolution.runner else None
     data["runner_why"] = resolution.runner.why if resolution.runner else None
-    data["draft"] = None if draft is None else _record(draft)
-    data["moe"] = None if resolution.moe is None else _record(resolution.moe)
-    data["parallel"] = None if resolution.parallel is None else _record(resolution.parallel)
-    data["facts"] = {name: _plain(value) for name, value in resolution.facts.items()}
+    data["draft"] = None if draft is None else plain_record(draft)
+    data["moe"] = None if resolution.moe is None else plain_record(resolution.moe)
+    data["parallel"] = None if resolution.parallel is None else plain_record(resolution.parallel)
+    data["facts"] = {name: plain_value(value) for name, value in resolution.facts.items()}
     data["memory"] = None
     if resolution.memory is not None:
         from dsv4check.report.memory_json import memory_to_dict
@@ -95,7 +94,7 @@ def _resolution(resolution: Resolution) -> dict[str, Any]:
 
 def kv_cache_to_dict(cache: KvCache) -> dict[str, Any]:
     """KV-cache dtype, layout and pages."""
-    return _record(cache)
+    return plain_record(cache)
 
 
 def finding_to_dict(finding: Finding) -> dict[str, Any]:
@@ -140,7 +139,7 @@ def _edit(edit: Edit) -> dict[str, Any]:
 
 
 def _origin(origin: Origin | None) -> dict[str, Any] | None:
-    return None if origin is None else _record(origin)
+    return None if origin is None else plain_record(origin)
 
 
 def _evidence(report: Report) -> list[dict[str, Any]]:
@@ -154,20 +153,3 @@ def _evidence(report: Report) -> list[dict[str, Any]]:
     elif build.kind == "development":
         how += f"; {build.version} lies between releases, so only what holds for {', '.join(build.brackets)} is said"
     return [{"level": "rules", "release": release, "how": how}]
-
-
-def _record(record: Any) -> dict[str, Any]:
-    """A flat dataclass as a mapping; nested dataclasses, tuples and mappings are followed."""
-    return {item.name: _plain(getattr(record, item.name)) for item in fields(record)}
-
-
-def _plain(value: Any) -> Any:
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [_plain(item) for item in value]
-    if hasattr(value, "__dataclass_fields__"):
-        return _record(value)
-    return str(value)

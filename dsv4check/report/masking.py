@@ -11,8 +11,12 @@ from dsv4check.deployment import Command
 
 MASK: Final = "***"
 _SECRET_NAME: Final = re.compile(
-    r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|ACCESS_KEY|PRIVATE_KEY", re.IGNORECASE
+    r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|(?:^|_)KEY(?![A-Z])", re.IGNORECASE
 )
+_TEXT_TOKENS: Final = re.compile(
+    r"TOKENIZER|FASTOKENS|(?:MAX|MIN|NUM)_(?:\w+_)?TOKENS|TOKENS?_(?:PER|THRESHOLD)(?![A-Z])", re.IGNORECASE
+)
+"""Parts of names that speak of a model's text: ``TOKENIZERS_PARALLELISM``, ``VLLM_MAX_TOKENS_PER_EXPERT_FP4_MOE``."""
 _SECRET_FLAGS: Final = ("--api-key", "--hf-token", "--ssl-keyfile-password")
 
 
@@ -39,9 +43,14 @@ def _masked_setting(name: str, value: Any) -> Any:
     return value
 
 
+def is_secret_variable(name: str) -> bool:
+    """True when an environment variable of that name holds a secret."""
+    return _SECRET_NAME.search(_TEXT_TOKENS.sub("", name)) is not None
+
+
 def masked_env(env: Mapping[str, str]) -> dict[str, str]:
     """The environment with secret values replaced."""
-    return {name: MASK if _SECRET_NAME.search(name) else value for name, value in env.items()}
+    return {name: MASK if is_secret_variable(name) else value for name, value in env.items()}
 
 
 def masked_command(command: Command) -> Command:

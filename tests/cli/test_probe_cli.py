@@ -135,6 +135,7 @@ def test_without_torch_anywhere() -> None:
         (["--python", "/nowhere", *COMMAND, *FP8], "--python /nowhere: expected a Python interpreter"),
         (["--vllm-path", "/nowhere", *COMMAND, *FP8], "--vllm-path /nowhere: no such folder"),
         (COMMAND, "no command given"),
+        (["--ray-address", "head:6379", *COMMAND, *FP8], "--ray-address head:6379: goes with --ray"),
     ],
 )
 def test_unusable_input(words: list[str], said: str) -> None:

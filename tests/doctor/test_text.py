@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from dsv4check.doctor import DoctorReport, DoctorRequest, examine
-from dsv4check.doctor.records import BuildAnswer, FactDifference, FingerprintAnswer, Quote, Unread
+from dsv4check.doctor.records import BuildAnswer, FactDifference, FingerprintAnswer, Unread
 from dsv4check.host.records import Observation, State
+from dsv4check.installation.fingerprint import Quote
 from dsv4check.report.doctor_formats import DoctorFormat, render
 from tests.doctor.fakes import FakeLooks, tree_of
 

@@ -155,6 +155,21 @@ def test_this_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert "vllm" not in sys.modules
 
 
+def test_this_interpreter_does_not_take_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = package(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for front in (str(tmp_path), ""):
+        monkeypatch.setattr(sys, "path", [front, *sys.path])
+        assert isinstance(find_tree(None, None), str)
+        assert sys.path[0] == front
+        sys.path.remove(front)
+    # Put there on purpose (PYTHONPATH, an editable installation), it counts.
+    monkeypatch.setattr(sys, "path", ["", *sys.path, str(tmp_path)])
+    tree = find_tree(None, None)
+    assert isinstance(tree, VllmTree)
+    assert tree.package == made.resolve()
+
+
 def test_a_folder_without_code_is_no_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "vllm").mkdir()
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -135,7 +135,15 @@ def test_without_a_cluster() -> None:
     words = ["probe", "--ray", "--ray-address", "127.0.0.1:1", "--format", "json", *LAUNCH]
     done = CliRunner().invoke(make_app(["probe", "rules"]), words)
     assert done.exit_code == 3
-    assert json.loads(done.stdout)["unavailable"].startswith("no Ray cluster at '127.0.0.1:1'")
+    document = json.loads(done.stdout)
+    jsonschema.validate(document, cluster_json_schema())
+    assert document["verdict"] == "unavailable"
+    assert document["unavailable"].startswith("no Ray cluster at '127.0.0.1:1'")
+    plain = CliRunner().invoke(
+        make_app(["probe", "rules"]), ["probe", "--ray", "--ray-address", "127.0.0.1:1", *LAUNCH]
+    )
+    assert plain.exit_code == 3
+    assert plain.stdout.startswith("PROBE UNAVAILABLE")
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,7 @@ from dsv4check.learning.attention_layers import (
     layer_classes,
 )
 from dsv4check.learning.classes import Defined, get_class, member
-from dsv4check.learning.sections.attention import _padding as _sizes
-from dsv4check.learning.sections.attention import _selected, selected_class
+from dsv4check.learning.sections.attention import outcome_of_selector, padded_head_counts, selected_class
 from dsv4check.learning.source import LearningError, Source, names
 from dsv4check.learning.values import Raised
 
@@ -46,9 +45,9 @@ def _named(source: Source) -> Decision:
     if not has_selector(source):
         return "ignored", [_one_class(source)]
     node = function(source, MODEL, SELECTOR)
-    if isinstance(_selected(source, _GENERIC, 9), Raised):
+    if isinstance(outcome_of_selector(source, _GENERIC, 9), Raised):
         return "generic-refused", [(MODEL, item) for item in refusing(node, "is not a DeepSeek V4 attention backend")]
-    if not isinstance(_selected(source, "FLASHINFER_MLA_SPARSE_DSV4", 9), str):
+    if not isinstance(outcome_of_selector(source, "FLASHINFER_MLA_SPARSE_DSV4", 9), str):
         raise LearningError(f"{MODEL} {SELECTOR} refuses V4's own FlashInfer backend")
     return "mapped", [(MODEL, item) for item in mentions(node, "FLASHINFER_MLA_SPARSE_DSV4", "FLASHMLA_SPARSE")]
 
@@ -72,7 +71,7 @@ def _padding(source: Source) -> Decision:
 
 
 def _least(source: Source, defined: Defined) -> int:
-    sizes, _ = _sizes(defined.name, lambda heads: called(source, defined, _PADDED, {"num_heads": heads}))
+    sizes, _ = padded_head_counts(defined.name, lambda heads: called(source, defined, _PADDED, {"num_heads": heads}))
     return min(sizes)
 
 

@@ -12,10 +12,10 @@ from dsv4check.learning.sections.spec_decode.config import frozen_quantization
 from dsv4check.learning.sections.spec_decode.draft import (
     DSPARK_CLASS,
     V4_FOLDER,
-    _loader_overrides,
-    _shared_padding,
     dspark_path,
+    loader_reads_key,
     mtp_path,
+    shared_expert_padding,
     target_path,
     v2_loader,
 )
@@ -117,7 +117,7 @@ def _cache_dtype(source: Source) -> Decision:
     if not has_field(source, key):
         return "shared", [(CONFIG, source.get(CONFIG, "SpeculativeConfig"))]
     field = (CONFIG, source.get(CONFIG, f"SpeculativeConfig.{key}"))
-    if not _loader_overrides(source, "mtp", key):
+    if not loader_reads_key(source, "mtp", key):
         return "not-read", [field]
     path = "v1/worker/gpu/spec_decode/eagle/utils.py"
     read = [(path, item) for item in mentions(v2_loader(source, "mtp"), key, "apply_draft_overrides")]
@@ -142,7 +142,7 @@ def _quantization(source: Source) -> Decision:
 
 
 def _padding(source: Source) -> Decision:
-    value = _shared_padding(source)
+    value = shared_expert_padding(source)
     pad = "_pad_shared_expert_weight"
     if value == "missing":
         target = target_path(source)

@@ -20,11 +20,11 @@ from dsv4check.learning.sections.kv_cache import (
     CACHE_CONFIG,
     RESOLVER,
     VLLM_CONFIG,
-    _float_must_match,
-    _indexer,
-    _nvfp4,
-    _open_string,
-    _packed,
+    float_must_match,
+    indexer_switch,
+    packed_dtypes,
+    refused_nvfp4,
+    takes_any_name,
 )
 from dsv4check.learning.source import LearningError, Source, names
 
@@ -48,7 +48,7 @@ def _refusals(source: Source) -> list[Place]:
 
 
 def _auto(source: Source) -> Decision:
-    value = _packed(source)["auto"]
+    value = packed_dtypes(source)["auto"]
     path, node = _resolving(source)
     asked = [(path, item) for item in having(node, "auto") if item.value == "auto"]
     if value == "fp8" and asked:
@@ -58,7 +58,7 @@ def _auto(source: Source) -> Decision:
 
 
 def _wording(source: Source) -> Decision:
-    exception = _packed(source)["exception"]
+    exception = packed_dtypes(source)["exception"]
     value = {"AssertionError": "assertion", "ValueError": "value-error"}.get(exception)
     if value is None:
         raise LearningError(f"{_resolving(source)[0]}: a cache dtype is refused with {exception}")
@@ -93,7 +93,7 @@ def _lists(source: Source) -> Decision:
 
 
 def _nvfp4_refused(source: Source) -> Decision:
-    found = _nvfp4(source)
+    found = refused_nvfp4(source)
     if found is None:
         return "accepted", [(CACHE_CONFIG, source.get(CACHE_CONFIG, "CacheDType"))]
     node = function(source, VLLM_CONFIG, "VllmConfig.validate_nvfp4_kv_cache_with_mla")
@@ -102,11 +102,11 @@ def _nvfp4_refused(source: Source) -> Decision:
 
 def _open(source: Source) -> Decision:
     node = source.get(CACHE_CONFIG, "CacheConfig.cache_dtype")
-    return ("open" if _open_string(source) else "choices"), [(CACHE_CONFIG, node)]
+    return ("open" if takes_any_name(source) else "choices"), [(CACHE_CONFIG, node)]
 
 
 def _float(source: Source) -> Decision:
-    if not _float_must_match(source):
+    if not float_must_match(source):
         return "unchecked", [(VLLM_CONFIG, function(source, VLLM_CONFIG, "VllmConfig.__post_init__"))]
     refused = refusing(class_of(source, VLLM_CONFIG, "VllmConfig"), "is incompatible with dtype=")
     return "checked", [(VLLM_CONFIG, item) for item in refused]
@@ -119,12 +119,12 @@ def _indexer_lines(source: Source, target: str) -> list[Place]:
 
 
 def _indexer_size(source: Source) -> Decision:
-    value = "half" if _indexer(source)["mxfp4_states_shrink"] else "full"
+    value = "half" if indexer_switch(source)["mxfp4_states_shrink"] else "full"
     return value, _indexer_lines(source, "k_cache_head_dim")
 
 
 def _indexer_switch(source: Source) -> Decision:
-    found = _indexer(source)
+    found = indexer_switch(source)
     lines = _indexer_lines(source, "self.use_fp4_kv")
     if found["option"] == "use_fp4_indexer_cache":
         return "use-fp4-indexer-cache", lines

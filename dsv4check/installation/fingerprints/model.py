@@ -7,12 +7,12 @@ from typing import Final
 
 from dsv4check.learning.classes import get_class, lineage
 from dsv4check.learning.sections.config_fields import (
-    _CONFIGS,
-    _REGISTRY,
-    _own_config_types,
-    _registered,
-    _subscripted,
+    CONFIGS,
+    REGISTRY,
+    is_subscripted,
     model_files,
+    own_config_types,
+    registered_architectures,
 )
 from dsv4check.learning.sections.spec_decode.draft import target_path
 from dsv4check.learning.source import LearningError, Source, ancestors
@@ -42,34 +42,34 @@ def _interface(source: Source, name: str) -> Decision:
 def _scale_format(source: Source) -> Decision:
     files = model_files(source, "deepseek_v4")
     for path in files:
-        if _subscripted(source.tree(path), "quantization_config", _SCALE):
+        if is_subscripted(source.tree(path), "quantization_config", _SCALE):
             return "required", [(path, item) for item in having(source.tree(path), _SCALE)]
     path = target_path(source)
     return "not-required", [(path, get_class(source, path, _CLASS).node)]
 
 
 def _vision(source: Source) -> Decision:
-    registered = _registered(source)
+    registered = registered_architectures(source)
     if _CLASS not in registered:
-        raise LearningError(f"{_REGISTRY}: no {_CLASS} is registered")
+        raise LearningError(f"{REGISTRY}: no {_CLASS} is registered")
     value, name = ("registered", _VISION) if _VISION in registered else ("unknown", _CLASS)
     return value, _entry(source, name)
 
 
 def _entry(source: Source, name: str) -> list[Place]:
-    found: list[Place] = [(_REGISTRY, item) for item in having(source.tree(_REGISTRY), name) if item.value == name]
+    found: list[Place] = [(REGISTRY, item) for item in having(source.tree(REGISTRY), name) if item.value == name]
     return found[:1]
 
 
 def _types(source: Source) -> Decision:
-    known = _own_config_types(source)
+    known = own_config_types(source)
     if "deepseek_v41" in known:
-        return "registered", [(_CONFIGS, item) for item in _config_lines(source, "deepseek_v41")]
-    return "unknown", [(_CONFIGS, source.get(_CONFIGS, "_CONFIG_REGISTRY"))]
+        return "registered", [(CONFIGS, item) for item in _config_lines(source, "deepseek_v41")]
+    return "unknown", [(CONFIGS, source.get(CONFIGS, "_CONFIG_REGISTRY"))]
 
 
 def _config_lines(source: Source, name: str) -> list[ast.AST]:
-    table = source.get(_CONFIGS, "_CONFIG_REGISTRY")
+    table = source.get(CONFIGS, "_CONFIG_REGISTRY")
     spelled: list[ast.AST] = [
         item.value for item in ast.walk(table) if isinstance(item, ast.keyword) and item.arg == name
     ]

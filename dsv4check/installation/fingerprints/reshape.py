@@ -6,7 +6,7 @@ import ast
 from typing import Any, Final
 
 from dsv4check.learning.interpret import Reading
-from dsv4check.learning.sections.block_size import SHAPING, SPECS, UTILS, _settling
+from dsv4check.learning.sections.block_size import SHAPING, SPECS, UTILS, settling_statements
 from dsv4check.learning.source import LearningError, Source, ancestors, names
 from dsv4check.learning.values import Symbol
 
@@ -41,7 +41,7 @@ def string_of(source: Source, runner: str) -> Decision:
         if len(call.args) < 5:
             raise LearningError(f"{path} {name}: {_SHAPE} gets no cache dtype")
         argument = call.args[4]
-    steps = _settling(shaping, [argument])
+    steps = settling_statements(shaping, [argument])
     kinds = _kinds(source, spec, steps)
 
     def outcome(mode: Symbol) -> Any:
@@ -119,7 +119,7 @@ def _blocks(source: Source) -> Decision:
         return "spec-view", [*_shared_shape(source, path), *_spec_blocks(source)]
     shaping = function(source, path, name)
     call, spec = _shape_call(shaping, path)
-    steps = _settling(shaping, call.args[:2])
+    steps = settling_statements(shaping, call.args[:2])
     fits = {size: {_fits(source, path, shaping, spec, size, ratio) for ratio in _RATIOS} for size in (1, 2)}
     places = [(path, node) for step in steps for node in mentions(step, "block_size", "storage_block_size")]
     places = [*places, *((path, node) for node in call.args[:2])]
@@ -141,7 +141,7 @@ def _fits(source: Source, path: str, shaping: ast.FunctionDef, spec: str, pieces
         "group.kv_cache_group_id": 0,
     }
     reading = Reading(source, path, known)
-    reading.run(shaping, _settling(shaping, call.args[:2]))
+    reading.run(shaping, settling_statements(shaping, call.args[:2]))
     number, height = (reading.value(item) for item in call.args[:2])
     if not isinstance(number, int) or not isinstance(height, int) or number * height < _BLOCKS * rows:
         raise LearningError(f"{path} {shaping.name}: the number and height of blocks cannot be told")

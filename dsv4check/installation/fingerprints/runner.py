@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Final
 
-from dsv4check.learning.sections.runner.choice import ARCHITECTURE, _default, choice
+from dsv4check.learning.sections.runner.choice import ARCHITECTURE, choice, default_runner
 from dsv4check.learning.sections.runner.place import CONFIG, VARIABLE, method
 from dsv4check.learning.source import LearningError, Source
 
@@ -23,7 +23,7 @@ def _runner(source: Source) -> Decision:
         if not asked:
             raise LearningError(f"{CONFIG}: neither VllmConfig.{_CHOICE} nor {VARIABLE}")
         return "v1", [(CONFIG, item) for item in asked[:1]]
-    return _default(source, node), _listed(source, node)
+    return default_runner(source, node), _listed(source, node)
 
 
 def _listed(source: Source, node: ast.FunctionDef) -> list[Place]:

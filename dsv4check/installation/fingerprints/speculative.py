@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Final
 
-from dsv4check.learning.sections.spec_decode.config import ARGUMENTS, VLLM_CONFIG, _adaptive_methods, _class_path
+from dsv4check.learning.sections.spec_decode.config import ARGUMENTS, VLLM_CONFIG, adaptive_methods, class_path_names
 from dsv4check.learning.sections.spec_decode.draft import (
     MTP_CLASS,
     learn_pipeline,
@@ -48,7 +48,7 @@ def _below_block(source: Source) -> Decision:
 
 def _class_name(source: Source) -> Decision:
     init = function(source, CONFIG, _INIT)
-    value = _class_path(source, init).replace("_", "-")
+    value = class_path_names(source, init).replace("_", "-")
     if value == "none":
         return value, [(CONFIG, source.get(CONFIG, "SpeculativeMethod"))]
     taken = [(CONFIG, item) for item in assignments(init, "self.method") if having(item, "custom_class")]
@@ -67,7 +67,7 @@ def _adaptive(source: Source) -> Decision:
     key = "enable_adaptive_verification"
     if not has_field(source, key):
         return "none", [(CONFIG, class_of(source, CONFIG, "SpeculativeConfig"))]
-    found = _adaptive_methods(source)
+    found = adaptive_methods(source)
     value = "any" if found == "any" else "dspark" if found == ["dspark"] else ""
     init = function(source, CONFIG, _INIT)
     return value, [(CONFIG, item) for item in raised(init, "Adaptive verification")]

@@ -94,7 +94,7 @@ def backend_names(source: Source) -> list[str]:
 
 def _table(source: Source, backend: str | None) -> dict[str, str] | Raised:
     """Class by major compute capability, ``default`` for those that go like a GPU that is not known."""
-    outcomes = {major: _selected(source, backend, major) for major in (None, *MAJORS)}
+    outcomes = {major: outcome_of_selector(source, backend, major) for major in (None, *MAJORS)}
     usual = outcomes[None]
     if isinstance(usual, Raised):
         if any(outcome != usual for outcome in outcomes.values()):
@@ -111,13 +111,14 @@ def _table(source: Source, backend: str | None) -> dict[str, str] | Raised:
 
 def selected_class(source: Source, backend: str | None, major: int | None) -> str:
     """Name of the class for a backend name and a major compute capability. Raises LearningError for a refusal."""
-    outcome = _selected(source, backend, major)
+    outcome = outcome_of_selector(source, backend, major)
     if isinstance(outcome, Raised):
         raise LearningError(f"{MODEL} {SELECTOR} refuses {backend} on SM {major}.x")
     return outcome
 
 
-def _selected(source: Source, backend: str | None, major: int | None) -> str | Raised:
+def outcome_of_selector(source: Source, backend: str | None, major: int | None) -> str | Raised:
+    """Name of the class, or how the selector refuses. Raises LearningError where it does something else."""
     asked = None if backend is None else Symbol(f"{ENUM}.{backend}", "{backend}")
     capability = None if major is None else SimpleNamespace(major=major)
     outcome = Reading(
@@ -144,7 +145,7 @@ def _refused(refused: Mapping[str, Raised]) -> dict[str, Any]:
 def attention_class(source: Source, name: str) -> dict[str, Any]:
     """Backend name, layout and padded head counts of a class that the selector returns."""
     defined = get_class(source, MODEL, name)
-    sizes, too_many = _padding(
+    sizes, too_many = padded_head_counts(
         name, lambda heads: called(source, defined, "get_padded_num_q_heads", {"num_heads": heads})
     )
     return {
@@ -155,7 +156,7 @@ def attention_class(source: Source, name: str) -> dict[str, Any]:
     }
 
 
-def _padding(name: str, pad: Any) -> tuple[list[int], str]:
+def padded_head_counts(name: str, pad: Any) -> tuple[list[int], str]:
     """The head counts that ``pad`` rounds to, and its message for one head more than the largest."""
     sizes: set[int] = set()
     for heads in range(1, MOST_HEADS):
@@ -188,7 +189,7 @@ def _one_class(source: Source, backends: list[str]) -> dict[str, Any]:
         def pad(heads: int) -> Any:
             return called(source, picked, "get_padded_num_q_heads", {"num_heads": heads})
 
-    sizes, too_many = _padding(ONE_CLASS, pad)
+    sizes, too_many = padded_head_counts(ONE_CLASS, pad)
     entry = {
         "backend": backend_name(source, only_backend(source, layer)),
         "layout": PACKED,

@@ -156,14 +156,14 @@ def _several_blocks(source: Source, path: str, name: str, kernel: int) -> str:
         "group.kv_cache_group_id": 0,
     }
     reading = Reading(source, path, known)
-    reading.run(function, _settling(function, shapes[0].args[:2]))
+    reading.run(function, settling_statements(function, shapes[0].args[:2]))
     number, height = (reading.value(item) for item in shapes[0].args[:2])
     if not isinstance(number, int) or not isinstance(height, int) or number * height < blocks * rows:
         raise LearningError(f"{path} {name}: the number and height of blocks cannot be told")
     return "works" if number * height == blocks * rows else "set-storage"
 
 
-def _settling(function: ast.FunctionDef, wanted: list[ast.expr]) -> list[ast.stmt]:
+def settling_statements(function: ast.FunctionDef, wanted: list[ast.expr]) -> list[ast.stmt]:
     """The statements that settle some expressions, in order; what is given (specs, groups, memory) is left alone."""
     given = {"kv_cache_spec", "group", "self", "kernel_block_sizes", "kv_cache_group_id"}
     units = list(_units(function.body))

@@ -14,8 +14,8 @@ from ..release import Release
 from ..source import LearningError, Source, names, strings
 from . import pins
 
-_REGISTRY: Final = "model_executor/models/registry.py"
-_CONFIGS: Final = "transformers_utils/config.py"
+REGISTRY: Final = "model_executor/models/registry.py"
+CONFIGS: Final = "transformers_utils/config.py"
 _MODEL_FILES: Final = (
     "model_executor/models/deepseek_v4.py",
     "model_executor/layers/deepseek_v4_attention.py",
@@ -38,10 +38,10 @@ _TRANSFORMERS_4: Final = ("4.56.0", "4.57.6", "4.99")
 def learn(release: Release) -> dict[str, Any]:
     """Config classes, registered names, and what the model code reads."""
     source = release.source
-    own = _own_config_types(source)
-    architectures = [name for name in _registered(source) if re.match(r"DeepseekV4\d*For", name)]
+    own = own_config_types(source)
+    architectures = [name for name in registered_architectures(source) if re.match(r"DeepseekV4\d*For", name)]
     if "DeepseekV4ForCausalLM" not in architectures:
-        raise LearningError(f"{_REGISTRY}: no DeepseekV4ForCausalLM is registered")
+        raise LearningError(f"{REGISTRY}: no DeepseekV4ForCausalLM is registered")
     config_class = "vllm" if "deepseek_v4" in own else "transformers"
     files = model_files(source, "deepseek_v4")
     found: dict[str, Any] = {
@@ -50,7 +50,7 @@ def learn(release: Release) -> dict[str, Any]:
         "expert_dtype_checked": _expert_dtype_checked(source, files),
         "layer_types_validated": "mlp_layer_types" if _needs_transformers_5(release) else "none",
         "model_types": sorted({"deepseek_v4", *own}),
-        "scale_fmt_read": any(_subscripted(source.tree(path), "quantization_config", "scale_fmt") for path in files),
+        "scale_fmt_read": any(is_subscripted(source.tree(path), "quantization_config", "scale_fmt") for path in files),
         "vision": "DeepseekV4ForConditionalGeneration" in architectures,
     }
     if config_class == "vllm":
@@ -60,22 +60,22 @@ def learn(release: Release) -> dict[str, Any]:
     return found
 
 
-def _registered(source: Source) -> list[str]:
+def registered_architectures(source: Source) -> list[str]:
     """Architectures in the order of the registry's dicts (``_TEXT_GENERATION_MODELS``, ``_MULTIMODAL_MODELS``)."""
     found: list[str] = []
     for table in ("_TEXT_GENERATION_MODELS", "_MULTIMODAL_MODELS"):
-        value = getattr(source.get(_REGISTRY, table), "value", None)
+        value = getattr(source.get(REGISTRY, table), "value", None)
         if not isinstance(value, ast.Dict):
-            raise LearningError(f"{_REGISTRY}: {table} is not a dict any more")
+            raise LearningError(f"{REGISTRY}: {table} is not a dict any more")
         found += [key.value for key in value.keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
     return found
 
 
-def _own_config_types(source: Source) -> list[str]:
+def own_config_types(source: Source) -> list[str]:
     """Model types for which ``_CONFIG_REGISTRY`` names a class of vLLM's own."""
-    value = getattr(source.get(_CONFIGS, "_CONFIG_REGISTRY"), "value", None)
+    value = getattr(source.get(CONFIGS, "_CONFIG_REGISTRY"), "value", None)
     if not isinstance(value, ast.Call):
-        raise LearningError(f"{_CONFIGS}: _CONFIG_REGISTRY is not made by a call any more")
+        raise LearningError(f"{CONFIGS}: _CONFIG_REGISTRY is not made by a call any more")
     known = [keyword.arg for keyword in value.keywords if keyword.arg] + strings(value)
     return sorted({name for name in known if re.fullmatch(r"deepseek_v4\d*", name)})
 
@@ -103,7 +103,7 @@ def _expert_dtype_checked(source: Source, files: list[str]) -> bool:
     return listed
 
 
-def _subscripted(tree: ast.AST, attribute: str, key: str) -> bool:
+def is_subscripted(tree: ast.AST, attribute: str, key: str) -> bool:
     """True for ``....<attribute>["<key>"]``."""
     for node in ast.walk(tree):
         match node:

@@ -38,20 +38,20 @@ def learn(release: Release) -> dict[str, Any]:
     specs = {layout: cache_specs(source, layout) for layout in ((PACKED, _UNPACKED) if plain else (PACKED,))}
     section = {
         "choices": choices,
-        "open_string": _open_string(source),
-        "packed": _packed(source) | _packed_figures(specs[PACKED]),
-        "indexer": _indexer(source),
+        "open_string": takes_any_name(source),
+        "packed": packed_dtypes(source) | _packed_figures(specs[PACKED]),
+        "indexer": indexer_switch(source),
         "swa_block": _window_block(source),
         "state_blocks": _state_blocks(source),
-        "float_must_match_model": _float_must_match(source),
+        "float_must_match_model": float_must_match(source),
     }
     if plain:
         section["plain"] = _plain_figures(specs[_UNPACKED])
-    refused = _nvfp4(source)
+    refused = refused_nvfp4(source)
     return section if refused is None else section | {"nvfp4_refused": refused}
 
 
-def _open_string(source: Source) -> bool:
+def takes_any_name(source: Source) -> bool:
     """From the annotation of ``CacheConfig.cache_dtype``: the parser offers choices, or takes any string."""
     node = source.get(CACHE_CONFIG, "CacheConfig.cache_dtype")
     kinds = names(node.annotation) if isinstance(node, ast.AnnAssign) else set()
@@ -64,7 +64,7 @@ def _open_string(source: Source) -> bool:
     return True
 
 
-def _packed(source: Source) -> dict[str, Any]:
+def packed_dtypes(source: Source) -> dict[str, Any]:
     """What a class with packed states makes of ``auto`` and of a name that is not fp8."""
     path = source.first(*LAYER)
     if source.find(path, RESOLVER) is not None:
@@ -158,7 +158,7 @@ def _indexed_ratio(source: Source) -> int:
     raise LearningError("no attention layer makes its indexer for one compress_ratio")
 
 
-def _indexer(source: Source) -> dict[str, Any]:
+def indexer_switch(source: Source) -> dict[str, Any]:
     """The switch for MXFP4 indexer keys, an old name that is folded into it, and whether the keys shrink with it."""
     path = source.first(*LAYER)
     function = constructor(get_class(source, path, "DeepseekV4Indexer"))
@@ -230,7 +230,7 @@ def _alias(source: Source, option: str, fields: set[str]) -> str | None:
     return None
 
 
-def _float_must_match(source: Source) -> bool:
+def float_must_match(source: Source) -> bool:
     """VllmConfig refuses a float cache dtype that is not the model's (``_reject_mismatched_float_kv_cache``)."""
     node = source.get(VLLM_CONFIG, "VllmConfig")
     for item in getattr(node, "body", []):
@@ -248,7 +248,7 @@ def _float_must_match(source: Source) -> bool:
     return False
 
 
-def _nvfp4(source: Source) -> dict[str, str] | None:
+def refused_nvfp4(source: Source) -> dict[str, str] | None:
     """Names that start with nvfp4 and that VllmConfig refuses for MLA models; None when it does not look."""
     function = source.find(VLLM_CONFIG, "VllmConfig.validate_nvfp4_kv_cache_with_mla")
     if function is None:

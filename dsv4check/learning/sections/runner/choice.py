@@ -47,7 +47,7 @@ def choice(source: Source) -> dict[str, Any]:
     if V2_LIST not in names(node):
         raise LearningError(f"{CONFIG} VllmConfig.{_PLACE}: {V2_LIST} is not asked")
     rocm = _on_rocm(source, node)
-    default = _default(source, node)
+    default = default_runner(source, node)
     return {
         "default": default,
         "forced_by": _forced_by(node),
@@ -58,7 +58,7 @@ def choice(source: Source) -> dict[str, Any]:
     }
 
 
-def _default(source: Source, node: ast.FunctionDef) -> str:
+def default_runner(source: Source, node: ast.FunctionDef) -> str:
     """The runner of a launch of V4 that says nothing."""
     if _IS_DEFAULT in names(node):
         asked = words(required(source, _IS_DEFAULT))

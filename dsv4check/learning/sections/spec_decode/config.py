@@ -55,7 +55,7 @@ def learn_method(source: Source) -> dict[str, Any]:
     if not by_path or family_refused is None:
         raise LearningError(f"{CONFIG} {_INIT}: expected methods found by the draft's path, and mtp by its model type")
     return {
-        "class_path": _class_path(source, init),
+        "class_path": class_path_names(source, init),
         "fixed_methods": fixed,
         "path_methods": by_path,
         "v41_mtp_refused": family_refused,
@@ -86,7 +86,7 @@ def _needles(test: ast.expr) -> list[str]:
     ]
 
 
-def _class_path(source: Source, init: ast.FunctionDef) -> str:
+def class_path_names(source: Source, init: ast.FunctionDef) -> str:
     """What makes the name of a draft model the path of a proposer class."""
     if "custom_class" not in methods(source):
         return "none"
@@ -161,11 +161,11 @@ def learn_adaptive(source: Source) -> dict[str, Any] | None:
         full = any("has_full_cudagraphs" in names(test) for test in tests)
         if not full and not any("CUDAGraphMode.NONE" in ast.unparse(test) for test in tests):
             raise LearningError(f"{VLLM_CONFIG} {place}: expected a condition on the CUDA graph mode")
-        return {"checked_by": by, "full_graphs": full, "methods": _adaptive_methods(source)}
+        return {"checked_by": by, "full_graphs": full, "methods": adaptive_methods(source)}
     raise LearningError(f"{VLLM_CONFIG}: expected {' or '.join(places.values())} to check {key}")
 
 
-def _adaptive_methods(source: Source) -> str | list[str]:
+def adaptive_methods(source: Source) -> str | list[str]:
     """Methods that may verify adaptively: one, or any whose draft keeps its logits."""
     init = function(source, CONFIG, _INIT)
     for item in raised(init, "Adaptive verification"):

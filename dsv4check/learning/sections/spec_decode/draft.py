@@ -55,7 +55,7 @@ def learn_overrides(source: Source) -> dict[str, Any]:
         proposer = function(source, V1_PROPOSER, "SpecDecodeBaseProposer._create_draft_vllm_config")
         reached = [name for name in drafts if _v1_drafts(source, name) and _reads(proposer, "kv_cache_dtype")]
         v1 |= {"kv_cache_dtype": reached} if reached else {}
-        reached = [name for name in drafts if _loader_overrides(source, name, "kv_cache_dtype")]
+        reached = [name for name in drafts if loader_reads_key(source, name, "kv_cache_dtype")]
         v2 |= {"kv_cache_dtype": reached} if reached else {}
     return {"draft_overrides": {"v1": v1, "v2": v2}}
 
@@ -65,7 +65,8 @@ def v2_loader(source: Source, method: str) -> ast.FunctionDef:
     return function(source, *_LOADERS[method])
 
 
-def _loader_overrides(source: Source, method: str, key: str) -> bool:
+def loader_reads_key(source: Source, method: str, key: str) -> bool:
+    """True when the V2 runner's loader of a method takes this key of the speculative config for its draft."""
     loader = v2_loader(source, method)
     if _reads(loader, key):
         return True
@@ -132,7 +133,7 @@ def _bases(source: Source, path: str, name: str) -> set[str]:
 
 def learn_weights(source: Source) -> dict[str, Any]:
     """``draft_experts`` and ``draft_shared_padding``: parameters the drafts' loaders write to, and how."""
-    return {"draft_experts": _expert_parameters(source), "draft_shared_padding": _shared_padding(source)}
+    return {"draft_experts": _expert_parameters(source), "draft_shared_padding": shared_expert_padding(source)}
 
 
 def _expert_parameters(source: Source) -> str:
@@ -160,7 +161,7 @@ def _expert_parameters(source: Source) -> str:
     return "flat"
 
 
-def _shared_padding(source: Source) -> str:
+def shared_expert_padding(source: Source) -> str:
     """``missing`` when the target's loader pads its shared expert to whole blocks and a draft's loader does not."""
     pad = "_pad_shared_expert_weight"
     target = names(source.tree(target_path(source)))
