@@ -125,6 +125,18 @@ def hardware_of(gpus: Sequence[GpuSeen], launch: Request | None, asked: DoctorRe
     return replace(seen, memory_mib=memory, gpus_per_node=per_node, nodes=asked.nodes or 1)
 
 
+def utilization_of(launch: Request | None) -> float | None:
+    """The share of a GPU's memory that the launch asks for; None where it does not say."""
+    if launch is None:
+        return None
+    from dsv4check.inputs.flags.parser import parse_flags
+    from dsv4check.releases.flag_table import load_flag_table
+
+    flags = parse_flags(launch.command, load_flag_table(launch.vllm.release), read_file=launch.read_file)
+    share = flags.values.get("gpu_memory_utilization")
+    return share if isinstance(share, float) and 0 < share <= 1 else None
+
+
 def wanted_packages(launch: Request | None) -> tuple[str, ...]:
     """Packages that the launch names beyond what every launch needs."""
     if launch is None:
