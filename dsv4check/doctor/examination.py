@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING, Final
 from dsv4check import __version__
 from dsv4check.doctor.answers import anonymous, build_answer, fingerprint_answers, machine_answer
 from dsv4check.doctor.guard import Guard, Say
-from dsv4check.doctor.launch import check_launch, hardware_of, read_launch, server_environment, utilization_of, wanted_packages
+from dsv4check.doctor.launch import (
+    check_launch,
+    hardware_of,
+    read_launch,
+    server_environment,
+    utilization_of,
+    wanted_packages,
+)
 from dsv4check.doctor.looks import Looks
+from dsv4check.doctor.public import hidden_values, with_hidden
 from dsv4check.doctor.records import DoctorReport, DoctorRequest, FingerprintAnswer
 from dsv4check.errors import InputError
 from dsv4check.host.records import Observation, State
@@ -84,7 +92,12 @@ class _Examination:
             self._facts = run("vLLM's code", "build", lambda: looks.build(tree), None)
             questions = run("fingerprints", "fingerprints", lambda: looks.fingerprints(tree), questions)
         nearest = self._release()
-        seen, self._gpus = run("GPUs", "gpu", lambda: looks.gpus(self._whole_env(), self._release(), utilization_of(self._launch)), _NO_GPUS)
+        seen, self._gpus = run(
+            "GPUs",
+            "gpu",
+            lambda: looks.gpus(self._whole_env(), self._release(), utilization_of(self._launch)),
+            _NO_GPUS,
+        )
         packages = self._look_at_packages()
         kernels = self._look_at_kernels()
         seen = [*seen, *self._look_at_driver(kernels), *packages, *kernels]
@@ -98,7 +111,7 @@ class _Examination:
             fingerprints=answers,
             machine=machine_answer(self._gpus, self._interpreter, self._env),
             observations=tuple(map(anonymous, [*seen, *self._guard.observations])),
-            launch=None if report is None else report.to_dict(),
+            launch=None if report is None else with_hidden(report.to_dict(), hidden_values(self._added())),
             report=report,
             notes=tuple(self._notes()),
             tool_version=__version__,
@@ -135,6 +148,11 @@ class _Examination:
             return None
         own = self._facts
         return load_facts(release) if own is None or not own.learned else own.over(release)
+
+    def _added(self) -> dict[str, str]:
+        """Variables of this machine that the launch does not set."""
+        own = {} if self._launch is None else {**self._launch.command.env, **self._launch.env}
+        return {name: value for name, value in server_environment(self._process, None).items() if name not in own}
 
     def _whole_env(self) -> dict[str, str]:
         return {**self._process, **self._env}

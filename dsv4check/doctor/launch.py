@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from dsv4check.deployment import Hardware, VllmBuild
+from dsv4check.doctor.public import hidden_values, with_hidden
 from dsv4check.doctor.records import DoctorRequest
 from dsv4check.errors import InputError
 from dsv4check.report.model import Report
@@ -103,6 +104,10 @@ def check_launch(
         hardware=hardware_of(gpus, launch, asked),
     )
     report = check_request(request, rules)
+    # The launch stands as it was typed; what this machine adds to it is nobody's to see.
+    hidden = hidden_values(_unstated(process, launch, asked))
+    if hidden:
+        report = replace(report, findings=with_hidden(report.findings, hidden))
     own = request.vllm.own
     if own is None:
         return report
