@@ -111,6 +111,20 @@ def test_memory(tmp_path):
     assert look(broken)["limit-memory"].state is State.UNKNOWN
 
 
+def test_needs_grow_with_the_gpus_that_are_served_here(tmp_path):
+    root = tree(tmp_path, proc__meminfo=f"MemTotal: {24 << 20} kB\nMemAvailable: {24 << 20} kB\n")
+    for launch, state in (
+        (Launch(8), State.WARNING),
+        (Launch(8, here=False), State.NOTE),
+        (Launch(1), State.OK),
+        (Launch(), State.OK),
+    ):
+        found = look(root, launch=launch, cpus=4)
+        assert [found[name].state for name in ("limit-memory", "limit-cpus")] == [state] * 2
+        assert bool(found["limit-cpus"].wanted) == (launch.gpus is not None)
+    assert "not seen here" in look(root, launch=Launch(8, here=False), cpus=4)["limit-cpus"].why
+
+
 def test_second_cgroups_take_the_tightest_of_nested_groups(tmp_path):
     root = tree(tmp_path, proc__self__cgroup="0::/kubepods.slice/pod1.slice/box\n")
     write(root, "sys/fs/cgroup/cgroup.controllers", "cpu memory pids")
@@ -214,6 +228,8 @@ def test_kinds_of_containers(tmp_path, mark, kind):
         ("nofile", (1024, 1048576), State.OK),  # vLLM raises its own soft limit
         ("nofile", (1024, 1024), State.WARNING),
         ("nofile", (20000, 20000), State.NOTE),
+        ("nofile", (1024, 20000), State.WARNING),  # it asks for all of it or nothing
+        ("nofile", (65535, 65535), State.OK),
         ("nofile", (-1, -1), State.OK),
         ("nproc", (1024, 1024), State.WARNING),
         ("nproc", (96000, 96000), State.OK),
