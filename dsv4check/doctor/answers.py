@@ -37,7 +37,7 @@ def build_answer(tree: VllmTree | None, why: str, facts: BuildFacts | None) -> B
         version_from=tree.version_from,
         commit=tree.commit,
         commit_from=tree.commit_from,
-        nearest=None if facts is None else facts.nearest,
+        nearest=facts.nearest if facts is not None and facts.learned else None,
         learned=() if facts is None else tuple(facts.learned),
         differs=()
         if facts is None

@@ -9,6 +9,8 @@ from dsv4check.host.records import State
 from dsv4check.records import dataclass
 
 NOT_KNOWN: Final = "not known"
+_SHORT: Final = 7
+"""Characters of a commit that every build says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ def _plain_questions(reports: Mapping[str, Mapping[str, Any]]) -> Iterator[Diffe
 
 def _fingerprints(reports: Mapping[str, Mapping[str, Any]]) -> Iterator[Difference]:
     answers = {
-        name: {item["id"]: item.get("value") for item in report.get("fingerprints", ())}
+        name: {item["id"]: item.get("value") for item in _items(report, "fingerprints")}
         for name, report in reports.items()
     }
     for id in dict.fromkeys(id for found in answers.values() for id in found):
@@ -68,12 +70,13 @@ def _fingerprints(reports: Mapping[str, Mapping[str, Any]]) -> Iterator[Differen
 
 def _mappings(reports: Mapping[str, Mapping[str, Any]]) -> Iterator[Difference]:
     for key, prefix, area in (("packages", "package", "packages"), ("variables", "variable", "environment")):
-        found = {name: _section(report, "machine").get(key) or {} for name, report in reports.items()}
+        # None for a machine whose report has no such part: it says nothing.
+        found = {name: _part(report, key) for name, report in reports.items()}
         # vLLM itself is compared as a build.
-        for word in sorted({word for values in found.values() for word in values} - {"vllm"}):
+        for word in sorted({word for values in found.values() for word in values or ()} - {"vllm"}):
             # A machine whose packages were read and lacks one differs; one that was not read says nothing.
             values = {
-                name: _text(have.get(word, "none" if have or key == "variables" else None))
+                name: _text(None if have is None else have.get(word, "none" if have or key == "variables" else None))
                 for name, have in found.items()
             }
             if not _differ(values):
@@ -90,18 +93,22 @@ def _mappings(reports: Mapping[str, Mapping[str, Any]]) -> Iterator[Difference]:
 def _observed(reports: Mapping[str, Mapping[str, Any]]) -> Iterator[Difference]:
     """Driver, CUDA and limits: compared by what the observations found."""
     found = {
-        name: {item["id"]: item for item in report.get("observations", ()) if item.get("area") in ("driver", "limits")}
+        name: {item["id"]: item for item in _items(report, "observations") if item.get("area") in ("driver", "limits")}
         for name, report in reports.items()
     }
     for id in dict.fromkeys(id for items in found.values() for id in items):
         some = next(items[id] for items in found.values() if id in items)
-        known = {name: items[id] for name, items in found.items() if id in items and items[id]["state"] != "unknown"}
+        known = {
+            name: items[id]
+            for name, items in found.items()
+            if id in items and items[id].get("state") not in (None, "unknown")
+        }
         values = {name: _text(known[name].get("found") if name in known else None) for name in reports}
         if not _differ(values):
             continue
         if some["area"] == "driver":
             state, why = State.WARNING, "what one driver can run may fail on the other: the oldest one decides"
-        elif len({item["state"] for item in known.values()}) > 1:
+        elif len({item.get("state") for item in known.values()}) > 1:
             state, why = State.WARNING, "what is enough on one machine is not on another"
         else:
             # Sizes that differ by some MiB and are enough everywhere.
@@ -127,12 +134,17 @@ def _memories(report: Mapping[str, Any]) -> str | None:
 
 
 def _gpu_count(report: Mapping[str, Any]) -> str | None:
-    gpus = _section(report, "machine").get("gpus")
+    gpus = _gpus(report)
     return str(len(gpus)) if gpus else None
 
 
+def _gpus(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    gpus = _section(report, "machine").get("gpus")
+    return [gpu for gpu in gpus if isinstance(gpu, Mapping)] if isinstance(gpus, (list, tuple)) else []
+
+
 def _of_gpus(report: Mapping[str, Any], read: Callable[[Mapping[str, Any]], Any]) -> str | None:
-    values = {str(value) for gpu in _section(report, "machine").get("gpus", ()) if (value := read(gpu)) is not None}
+    values = {str(value) for gpu in _gpus(report) if (value := read(gpu)) is not None}
     return ", ".join(sorted(values)) or None
 
 
@@ -145,8 +157,28 @@ def _own_facts(report: Mapping[str, Any]) -> str | None:
     build = _section(report, "build")
     if not build.get("nearest"):
         return None
-    differs = "; ".join(f"{item['path']} = {item['here']}" for item in build.get("differs", ()))
+    differs = "; ".join(f"{item.get('path')} = {item.get('here')}" for item in _mappings_of(build, "differs"))
     return f"as {build['nearest']}" + (f" but {differs}" if differs else "")
+
+
+def _commit(report: Mapping[str, Any]) -> str | None:
+    # One tree says all of it, another its beginning.
+    commit = _section(report, "build").get("commit")
+    return commit[:_SHORT] if isinstance(commit, str) else None
+
+
+def _part(report: Mapping[str, Any], key: str) -> Mapping[str, Any] | None:
+    value = _section(report, "machine").get(key)
+    return value if isinstance(value, Mapping) else None
+
+
+def _items(report: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    return [item for item in _mappings_of(report, name) if isinstance(item.get("id"), str)]
+
+
+def _mappings_of(record: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    value = record.get(name)
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, (list, tuple)) else []
 
 
 def _section(report: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -194,7 +226,7 @@ _QUESTIONS: Final[tuple[_Question, ...]] = (
         "different vLLM builds: ranks may disagree on cache layout, weight names and the messages between them",
     ),
     (
-        "vllm-commit", "build", State.ERROR, "vLLM commit", _of_build("commit"),
+        "vllm-commit", "build", State.ERROR, "vLLM commit", _commit,
         "different vLLM builds: ranks may disagree on cache layout, weight names and the messages between them",
     ),
     (

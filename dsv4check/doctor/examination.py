@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING, Final
 from dsv4check import __version__
 from dsv4check.doctor.answers import anonymous, build_answer, fingerprint_answers, machine_answer
 from dsv4check.doctor.guard import Guard, Say
-from dsv4check.doctor.launch import check_launch, hardware_of, read_launch, server_environment, wanted_packages
+from dsv4check.doctor.launch import (
+    check_launch,
+    hardware_of,
+    read_launch,
+    server_environment,
+    utilization_of,
+    wanted_packages,
+)
 from dsv4check.doctor.looks import Looks
+from dsv4check.doctor.public import hidden_values, with_hidden
 from dsv4check.doctor.records import DoctorReport, DoctorRequest, FingerprintAnswer
 from dsv4check.errors import InputError
 from dsv4check.host.records import Observation, State
@@ -61,10 +69,12 @@ class _Examination:
         self._process = process
         self._guard = Guard(say)
         # First what may be unusable: nobody waits for that.
+        _refuse_blank(asked)
         self._launch = read_launch(asked)
         self._rules = _rules(asked)
         self._env = server_environment(process, self._launch)
         self._tree, self._no_tree = self._find()
+        self._readable = True
         self._facts: BuildFacts | None = None
         self._gpus: list[GpuSeen] = []
         self._interpreter: InterpreterFacts | None = None
@@ -73,16 +83,26 @@ class _Examination:
         """Everything."""
         run, looks, tree = self._guard.run, self._looks, self._tree
         questions: list[tuple[Fingerprint, Answer]] = []
-        if tree is not None:
+        odd = None if tree is None else run("vLLM's files", "build", lambda: looks.odd_file(tree), None)
+        if tree is not None and odd is not None:
+            why = f"{odd}: nothing of the tree was read."
+            self._guard.observations.append(_unknown("build-files", "build", "vLLM's code", why))
+            self._readable = False
+        elif tree is not None:
             self._facts = run("vLLM's code", "build", lambda: looks.build(tree), None)
             questions = run("fingerprints", "fingerprints", lambda: looks.fingerprints(tree), questions)
-        nearest = None if self._facts is None else self._facts.nearest
-        seen, self._gpus = run("GPUs", "gpu", lambda: looks.gpus(self._whole_env(), self._release()), _NO_GPUS)
+        nearest = self._release()
+        seen, self._gpus = run(
+            "GPUs",
+            "gpu",
+            lambda: looks.gpus(self._whole_env(), self._release(), utilization_of(self._launch)),
+            _NO_GPUS,
+        )
         packages = self._look_at_packages()
         kernels = self._look_at_kernels()
         seen = [*seen, *self._look_at_driver(kernels), *packages, *kernels]
         report = run("launch", "launch", self._check, None, passing=(InputError,))
-        seen += run("limits", "limits", lambda: looks.limits(report, self._whole_env()), [])
+        seen += run("limits", "limits", lambda: looks.limits(report, self._gpus, self._whole_env()), [])
         seen += self._look_at_variables(report, {item.id for item in seen})
         answers: tuple[FingerprintAnswer, ...] = ()
         answers = run("comparison", "fingerprints", lambda: fingerprint_answers(questions, nearest), answers)
@@ -91,7 +111,7 @@ class _Examination:
             fingerprints=answers,
             machine=machine_answer(self._gpus, self._interpreter, self._env),
             observations=tuple(map(anonymous, [*seen, *self._guard.observations])),
-            launch=None if report is None else report.to_dict(),
+            launch=None if report is None else with_hidden(report.to_dict(), hidden_values(self._added())),
             report=report,
             notes=tuple(self._notes()),
             tool_version=__version__,
@@ -110,7 +130,7 @@ class _Examination:
 
     def _release(self) -> str | None:
         """The release that pins and variables are compared with; None without any hint of one."""
-        if self._facts is not None:
+        if self._facts is not None and self._facts.learned:
             return self._facts.nearest
         from dsv4check.inputs.vllm_version import resolve_vllm
 
@@ -126,7 +146,13 @@ class _Examination:
         release = self._release()
         if release is None:
             return None
-        return load_facts(release) if self._facts is None else self._facts.over(release)
+        own = self._facts
+        return load_facts(release) if own is None or not own.learned else own.over(release)
+
+    def _added(self) -> dict[str, str]:
+        """Variables of this machine that the launch does not set."""
+        own = {} if self._launch is None else {**self._launch.command.env, **self._launch.env}
+        return {name: value for name, value in server_environment(self._process, None).items() if name not in own}
 
     def _whole_env(self) -> dict[str, str]:
         return {**self._process, **self._env}
@@ -179,7 +205,8 @@ class _Examination:
 
     def _look_at_variables(self, report: Report | None, said: Collection[str]) -> list[Observation]:
         def look() -> list[Observation]:
-            return self._looks.variables(self._whole_env(), self._release_facts(), self._tree, report)
+            tree = self._tree if self._readable else None
+            return self._looks.variables(self._whole_env(), self._release_facts(), tree, report)
 
         nothing: list[Observation] = []
         found = self._guard.run("variables", "environment", look, nothing)
@@ -207,6 +234,13 @@ class _Examination:
         if asked.vllm is None or tree is None or tree.version is None or tree.version == asked.vllm:
             return []
         return [f"--vllm {asked.vllm}: the tree says that it is {tree.version}; its own code counts"]
+
+
+def _refuse_blank(asked: DoctorRequest) -> None:
+    """A variable of a script that is not set must not turn into a look at something else. Raises InputError."""
+    for option, value in (("--vllm-path", asked.vllm_path), ("--python", asked.python)):
+        if value is not None and not value.strip():
+            raise InputError(f"{option}: expected a path, got an empty text")
 
 
 def _rules(asked: DoctorRequest) -> tuple[Rule, ...]:

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from dsv4check.deployment import Hardware, VllmBuild
+from dsv4check.doctor.public import hidden_values, with_hidden
 from dsv4check.doctor.records import DoctorRequest
 from dsv4check.errors import InputError
 from dsv4check.report.model import Report
@@ -103,6 +104,10 @@ def check_launch(
         hardware=hardware_of(gpus, launch, asked),
     )
     report = check_request(request, rules)
+    # The launch stands as it was typed; what this machine adds to it is nobody's to see.
+    hidden = hidden_values(_unstated(process, launch, asked))
+    if hidden:
+        report = replace(report, findings=with_hidden(report.findings, hidden))
     own = request.vllm.own
     if own is None:
         return report
@@ -123,6 +128,18 @@ def hardware_of(gpus: Sequence[GpuSeen], launch: Request | None, asked: DoctorRe
     memory = seen.memory_mib if asked.gpu_memory_gib is None else round(asked.gpu_memory_gib * 1024)
     per_node = seen.gpus_per_node if asked.gpus is None else asked.gpus
     return replace(seen, memory_mib=memory, gpus_per_node=per_node, nodes=asked.nodes or 1)
+
+
+def utilization_of(launch: Request | None) -> float | None:
+    """The share of a GPU's memory that the launch asks for; None where it does not say."""
+    if launch is None:
+        return None
+    from dsv4check.inputs.flags.parser import parse_flags
+    from dsv4check.releases.flag_table import load_flag_table
+
+    flags = parse_flags(launch.command, load_flag_table(launch.vllm.release), read_file=launch.read_file)
+    share = flags.values.get("gpu_memory_utilization")
+    return share if isinstance(share, float) and 0 < share <= 1 else None
 
 
 def wanted_packages(launch: Request | None) -> tuple[str, ...]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dsv4check.host.gpus import GpuSeen
     from dsv4check.host.interpreter import InterpreterFacts
+    from dsv4check.host.limits import Launch
     from dsv4check.host.records import Observation
     from dsv4check.installation.build_facts import BuildFacts
     from dsv4check.installation.fingerprint import Answer, Fingerprint
@@ -31,6 +32,12 @@ class Looks:
 
         return find_tree(vllm_path, python)
 
+    def odd_file(self, tree: VllmTree) -> str | None:
+        """Why nothing of the tree may be read."""
+        from dsv4check.doctor.odd_files import odd_file
+
+        return odd_file(tree.package)
+
     def build(self, tree: VllmTree) -> BuildFacts:
         """What the tree's own code decides."""
         from dsv4check.installation.build_facts import read_build
@@ -44,11 +51,14 @@ class Looks:
         answers = fingerprints_of(tree)
         return [(item, answers[item.id]) for item in fingerprints() if item.id in answers]
 
-    def gpus(self, env: Mapping[str, str], release: str | None) -> tuple[list[Observation], list[GpuSeen]]:
-        """The GPUs that the driver shows."""
-        from dsv4check.host.gpus import look_at_gpus
+    def gpus(
+        self, env: Mapping[str, str], release: str | None, utilization: float | None
+    ) -> tuple[list[Observation], list[GpuSeen]]:
+        """The GPUs that the driver shows; ``utilization`` is the launch's share of their memory, where it says one."""
+        from dsv4check.host.gpus import UTILIZATION, look_at_gpus
 
-        return look_at_gpus(self.nvml, env=env, release=release)
+        share = UTILIZATION if utilization is None else utilization
+        return look_at_gpus(self.nvml, env=env, release=release, utilization=share)
 
     def interpreter(self, python: str | None, more: Collection[str]) -> InterpreterFacts | str:
         """What is installed in a Python, or why it cannot be asked; ``more`` are names beside the usual ones."""
@@ -82,16 +92,11 @@ class Looks:
         wheel_cuda, _where = cuda_of_wheel(version)
         return look_at_driver(self.nvml, torch_cuda, wheel_cuda, needs_cudart, env=env, root=self.root)
 
-    def limits(self, report: Report | None, env: Mapping[str, str]) -> list[Observation]:
-        """Shared memory, memory of the container, ulimits, for the launch of ``report`` where there is one."""
-        from dsv4check.host.limits import Launch, look_at_limits
+    def limits(self, report: Report | None, gpus: Sequence[GpuSeen], env: Mapping[str, str]) -> list[Observation]:
+        """Shared memory, memory of the container, ulimits: for the launch of ``report``, else for the GPUs seen."""
+        from dsv4check.host.limits import look_at_limits
 
-        if report is None:
-            return look_at_limits(self.root, env=env)
-        checkpoint = report.deployment.checkpoint
-        size = None if checkpoint is None else checkpoint.total_size
-        launch = Launch(gpus=_used_here(report), checkpoint_bytes=size)
-        return look_at_limits(self.root, launch=launch, env=env)
+        return look_at_limits(self.root, launch=needs_of(report, gpus), env=env)
 
     def variables(
         self, env: Mapping[str, str], facts: ReleaseFacts | None, tree: VllmTree | None, report: Report | None
@@ -102,6 +107,17 @@ class Looks:
         deployment = None if report is None else report.deployment
         source = None if tree is None else tree.source
         return look_at_variables(env, facts, source, deployment=deployment, root=self.root)
+
+
+def needs_of(report: Report | None, gpus: Sequence[GpuSeen]) -> Launch:
+    """What the machine has to serve: the launch, or one that takes all GPUs that are visible here."""
+    from dsv4check.host.limits import Launch
+
+    if report is None:
+        return Launch(gpus=sum(gpu.visible is not False for gpu in gpus) or None)
+    checkpoint = report.deployment.checkpoint
+    size = None if checkpoint is None else checkpoint.total_size
+    return Launch(gpus=_used_here(report), checkpoint_bytes=size, here=bool(gpus))
 
 
 def _used_here(report: Report) -> int | None:

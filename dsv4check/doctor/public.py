@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +13,8 @@ from dsv4check.report.redaction_hosts import CLOUD_HOST, DOMAIN, IPV4, PUBLIC, i
 from dsv4check.report.secret_text import masked_secrets
 
 HOST: Final = "<host>"
+_TELLING: Final = 4
+"""Shorter values (``0``, ``on``) are no secrets, and stand in every text."""
 _HOST_NAME: Final = re.compile(r"(?:^|_)(?:HOST|HOSTNAME|IP|ADDR|ADDRESS|MASTER|NODE)(?:_|$)")
 _URL_HOST: Final = re.compile(r"(?<=://)(?:[^\s/@]{1,400}@)?([^\s/:@?#]{1,253})")
 
@@ -44,6 +47,29 @@ def without_home(text: str, home: str | None = None) -> str:
 def public_variables(env: Mapping[str, str]) -> dict[str, str]:
     """Environment variables to be shown: no secret, no address of a host, no home folder."""
     return {name: _public_value(name, value) for name, value in sorted(masked_env(env).items())}
+
+
+def hidden_values(env: Mapping[str, str]) -> dict[str, str]:
+    """Value -> what is shown in its place, of the variables that are not shown as they are."""
+    shown = public_variables(env)
+    found = {value: shown[name] for name, value in env.items() if len(value) >= _TELLING and shown[name] != value}
+    return {value: found[value] for value in sorted(found, key=len, reverse=True)}
+
+
+def with_hidden(value: Any, hidden: Mapping[str, str]) -> Any:
+    """Records and plain data with every text that holds one of these values as it may be shown."""
+    if isinstance(value, str) and type(value) is str:
+        for raw, shown in hidden.items():
+            value = value.replace(raw, shown)
+        return value
+    if isinstance(value, Mapping):
+        return {key: with_hidden(item, hidden) for key, item in value.items()}
+    if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
+        return type(value)(with_hidden(item, hidden) for item in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        mapped = {item.name: with_hidden(getattr(value, item.name), hidden) for item in fields(value) if item.init}
+        return replace(value, **mapped)
+    return value
 
 
 def _public_value(name: str, value: str) -> str:

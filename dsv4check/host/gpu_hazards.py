@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 _EXCLUSIVE: Final = 3
 _PROHIBITED: Final = 2
+_USEFUL: Final = 0.5
+"""A smaller share of a GPU leaves a model of this size nothing for its cache."""
 
 
 def hazards(nvml: Any, gpu: GpuSeen, handle: Any, utilization: float) -> list[Observation]:
@@ -34,19 +36,19 @@ def hazards(nvml: Any, gpu: GpuSeen, handle: Any, utilization: float) -> list[Ob
     elif gpu.memory_mib and gpu.free_mib is not None and gpu.free_mib < gpu.memory_mib * utilization:
         processes = ask(nvml, "nvmlDeviceGetComputeRunningProcesses", handle)
         count = len(processes) if processes is not None else None
-        holders = f" by {count} process{'es' if count != 1 else ''}" if count else ""
+        holders = f", {count} process{'es' if count != 1 else ''}" if count else ""
         fits = int(gpu.free_mib / gpu.memory_mib * 100) / 100
         found.append(
             _seen(
                 f"gpu-{gpu.index}-memory",
                 State.WARNING,
                 f"free memory of GPU {gpu.index}",
-                found=f"{gpu.free_mib:,} of {gpu.memory_mib:,} MiB free",
+                found=f"{gpu.free_mib:,} of {gpu.memory_mib:,} MiB free{holders}",
                 wanted=f"{int(gpu.memory_mib * utilization):,} MiB (--gpu-memory-utilization {utilization:g})",
-                why=f"{gpu.memory_mib - gpu.free_mib:,} MiB are in use{holders}. If that is so at the launch, vLLM "
-                'stops with "Free memory on device ... is less than desired GPU memory utilization".',
+                why="Something else holds memory of it. If that is so at the launch, vLLM stops with "
+                '"Free memory on device ... is less than desired GPU memory utilization".',
                 advice="End what holds the memory"
-                + (f", or start with --gpu-memory-utilization {fits:g} or less." if fits > 0 else "."),
+                + (f", or start with --gpu-memory-utilization {fits:g} or less." if fits >= _USEFUL else "."),
                 source="NVML: nvmlDeviceGetMemoryInfo; vllm/v1/worker/utils.py: request_memory",
                 data={"free_mib": gpu.free_mib, "memory_mib": gpu.memory_mib, "processes": count},
             )

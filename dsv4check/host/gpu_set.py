@@ -116,7 +116,11 @@ def _uuid_trouble(words: Sequence[str], uuids: set[str | None], release: str | N
 def mixed(gpus: Sequence[GpuSeen], env: Mapping[str, str]) -> Observation | None:
     """GPUs of different kinds among those that the server sees."""
     used = [gpu for gpu in gpus if gpu.visible is not False and gpu.name is not None]
-    kinds = list(dict.fromkeys((gpu.name, gpu.capability, gpu.memory_mib) for gpu in used))
+    kinds: dict[tuple[object, ...], list[GpuSeen]] = {}
+    for gpu in used:
+        # Boards of one kind may differ by some MiB.
+        size = None if gpu.memory_mib is None else round(gpu.memory_mib / 1024)
+        kinds.setdefault((gpu.name, gpu.capability, size), []).append(gpu)
     if len(kinds) < 2:
         return None
     sms = {capability for _, capability, _ in kinds}
@@ -130,16 +134,15 @@ def mixed(gpus: Sequence[GpuSeen], env: Mapping[str, str]) -> Observation | None
         why += "the GPU with the least memory decides how many KV cache blocks all ranks get. "
     else:
         why += "the slowest decides the speed. "
-    if env.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
+    if len({name for name, _, _ in kinds}) > 1 and env.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
         why += "vLLM warns unless CUDA_DEVICE_ORDER=PCI_BUS_ID is set, as CUDA otherwise numbers the fastest first."
     return _seen(
         "gpu-mixed",
         State.WARNING,
         "kinds of GPU",
         found=", ".join(
-            f"{sum((gpu.name, gpu.capability, gpu.memory_mib) == kind for gpu in used)}x {kind[0]}"
-            + (f" ({kind[2]:,} MiB)" if kind[2] else "")
-            for kind in kinds
+            f"{len(same)}x {same[0].name}" + (f" ({same[0].memory_mib:,} MiB)" if same[0].memory_mib else "")
+            for same in kinds.values()
         ),
         wanted="GPUs of one kind",
         why=why.strip(),

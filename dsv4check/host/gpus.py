@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ from dsv4check.inputs.gpu import find_gpu
 from dsv4check.problems import Origin
 from dsv4check.records import dataclass
 
-_UTILIZATION: Final = 0.92
+UTILIZATION: Final = 0.92
 """Default of --gpu-memory-utilization in every release from 0.20.0 to 0.33.0."""
 
 
@@ -42,7 +43,7 @@ def look_at_gpus(
     *,
     env: Mapping[str, str] | None = None,
     release: str | None = None,
-    utilization: float = _UTILIZATION,
+    utilization: float = UTILIZATION,
 ) -> tuple[list[Observation], list[GpuSeen]]:
     """Every GPU, and what stands between it and a launch.
 
@@ -59,10 +60,15 @@ def look_at_gpus(
 
 
 def hardware_seen(gpus: Sequence[GpuSeen]) -> Hardware:
-    """The hardware of a launch on these GPUs, as without ``--gpu`` (the first GPU stands for all of them)."""
-    if not gpus or gpus[0].name is None or gpus[0].capability is None:
+    """The hardware of a launch on these GPUs: vLLM asks the first visible one, and the smallest decides the memory.
+
+    The number is that of all GPUs, of which a launch counts those that ``CUDA_VISIBLE_DEVICES`` leaves.
+    """
+    visible = [gpu for gpu in gpus if gpu.visible is not False] or list(gpus)
+    if not visible or visible[0].name is None or visible[0].capability is None:
         return Hardware()
-    first = gpus[0]
+    alike = [gpu for gpu in visible if gpu.name is not None and gpu.capability == visible[0].capability]
+    first = min(alike, key=lambda gpu: sys.maxsize if gpu.memory_mib is None else gpu.memory_mib)
     name = first.name or ""
     spec = find_gpu(name)
     return Hardware(

@@ -154,8 +154,11 @@ def ask_interpreter(
 def torch_build(folder: Path) -> TorchBuild | None:
     """The build of the torch package in ``folder``; None without a readable ``version.py``."""
     path = folder / "version.py"
+    if not path.is_file():
+        return None
     try:
-        text = path.read_bytes()[: 64 * 1024].decode("utf-8", errors="replace")
+        with path.open("rb") as stream:
+            text = stream.read(64 * 1024).decode("utf-8", errors="replace")
         tree = ast.parse(text)
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
         return None

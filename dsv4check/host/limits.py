@@ -24,7 +24,10 @@ _SHM_ADVICE: Final = (
     "Start the container with `--ipc=host` or `--shm-size 16g` "
     "(Kubernetes: an emptyDir with medium Memory at /dev/shm)."
 )
-_RAM_WANTED: Final = 32 * GIB
+_RAM_EACH: Final = 3 * GIB
+"""Host memory of a process that has loaded PyTorch and its libraries, as a rule of thumb."""
+_CPUS_SOURCE: Final = "vLLM's documentation, Optimization and Tuning: 2 + N physical cores for N GPUs"
+_ELSEWHERE: Final = "The GPUs of this launch were not seen here: that counts if this machine serves it. "
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +35,19 @@ class Launch:
     """What is known of the launch; None where nothing is."""
 
     gpus: int | None = None
-    """GPUs it uses on this machine."""
+    """GPUs it uses on this machine; None asks for nothing that grows with them."""
     checkpoint_bytes: int | None = None
+    here: bool = True
+    """Whether the GPUs are those of this machine: one that builds an image needs none of what serving needs."""
+
+    @property
+    def processes(self) -> int | None:
+        """API server, engine, and a worker for each GPU."""
+        return None if self.gpus is None else self.gpus + 2
+
+    def hazard(self, why: str) -> tuple[State, str]:
+        """A shortage and what follows from it: a note where another machine may serve."""
+        return (State.WARNING, why) if self.here else (State.NOTE, _ELSEWHERE + why)
 
 
 def look_at_limits(
@@ -96,7 +110,7 @@ def _shared_memory(root: Path, launch: Launch, disk: DiskOf) -> Observation:
     text = f"{_amount(found.total)}, {_amount(found.free)} free"
     state, why, advice = State.OK, "", ""
     if found.free < _SHM_WANTED and launch.gpus != 1:
-        state, advice = State.WARNING, _SHM_ADVICE
+        advice = _SHM_ADVICE
         why = "Engine and workers of several GPUs talk through it (a queue of 160 MiB for each executor), "
         why += 'and so does NCCL: it ends with "unable to allocate shared memory", "Bus error" or an NCCL error.'
         if found.total == _SHM_DEFAULT:
@@ -104,6 +118,7 @@ def _shared_memory(root: Path, launch: Launch, disk: DiskOf) -> Observation:
         elif found.total >= _SHM_WANTED:
             why = f"Most of it is taken: files of other or ended processes. {why}"
             advice = f"Look for left-over files in /dev/shm. {advice}"
+        state, why = launch.hazard(why) if launch.gpus is not None else (State.NOTE, why)
     elif found.free < _QUEUE // 10:
         state, advice = State.WARNING, _SHM_ADVICE
         why = "Almost nothing is free: semaphores and shared buffers cannot be made."
@@ -157,10 +172,13 @@ def _ram(
 ) -> Observation:
     state, why, advice = State.OK, "", ""
     size = launch.checkpoint_bytes
-    if usable < _RAM_WANTED:
-        state = State.WARNING
-        why = "Every worker process takes some GiB of host memory, loading and kernels compiled at start take more: "
-        why += 'the system may kill one ("exit code: -9").'
+    processes = launch.processes
+    wanted = processes * _RAM_EACH if processes is not None else None
+    if wanted is not None and usable < wanted:
+        state, why = launch.hazard(
+            f"{processes} processes (API server, engine, a worker for each GPU) take some GiB each, loading and "
+            'kernels compiled at start take more: the system may kill one ("exit code: -9").'
+        )
         advice = "Give the container or machine more memory; MAX_JOBS=4 bounds the kernels compiled at the same time."
     elif size is not None and usable < size:
         state = State.NOTE
@@ -168,30 +186,30 @@ def _ram(
             f"The checkpoint has {size / GIB:.0f} GiB: the page cache cannot hold it, so that every start reads it "
             "from disk, and loading that keeps whole shards in memory may be killed."
         )
-    return Observation(name, "limits", state, what, found, "", why, advice, source, data)
+    needs = f"{_amount(wanted)} or more (rule of thumb)" if wanted is not None else ""
+    return Observation(name, "limits", state, what, found, needs, why, advice, source, data)
 
 
 def _cpus(cgroup: Cgroup, launch: Launch, own: int) -> Observation:
     quota = cgroup.cpus.value if cgroup.cpus is not None else None
     usable = own if quota is None else min(float(own), quota)
-    wanted = 2 + launch.gpus if launch.gpus is not None else 3
+    wanted = launch.processes
     state, why, advice = State.OK, "", ""
-    if usable < wanted:
-        state = State.WARNING
-        why = (
+    source = cgroup.cpus.source if cgroup.cpus is not None else "sched_getaffinity"
+    if wanted is not None and usable < wanted:
+        state, why = launch.hazard(
             "API server, engine and one worker for each GPU each keep a core busy: with fewer cores they wait for each "
-            "other, and tokens come slowly."
+            f"other, and tokens come slowly ({_CPUS_SOURCE})."
         )
         advice = "Give the container more CPUs (`--cpus`, Kubernetes: limits.cpu)."
     found = f"{own} CPUs" + (f", quota {quota:g}" if quota is not None else "")
-    source = cgroup.cpus.source if cgroup.cpus is not None else "sched_getaffinity"
     return Observation(
         id="limit-cpus",
         area="limits",
         state=state,
         what="CPUs",
         found=found,
-        wanted=f"{wanted} or more",
+        wanted=f"{wanted} or more" if wanted is not None else "",
         why=why,
         advice=advice,
         source=source,

@@ -13,7 +13,7 @@ from .records import Observation, State
 LimitOf = Callable[[str], tuple[int, int] | None]
 """Soft and hard limit by name (``RLIMIT_NOFILE``), -1 for unlimited; None when the system has no such limit."""
 _FILES_WANTED: Final = 65_535
-"""vLLM raises its soft limit to this number, as far as the hard limit allows."""
+"""vLLM raises its soft limit to this number, or leaves it where the hard limit is lower."""
 _FILES_LEAST: Final = 4_096
 _TASKS_LEAST: Final = 4_096
 _STACK_LEAST: Final = 1 << 20
@@ -96,10 +96,12 @@ def _look(
 
 def _files(soft: int, hard: int) -> _Verdict:
     advice = "Raise it: `ulimit -n 1048576`, docker: `--ulimit nofile=1048576`."
-    if 0 <= hard < _FILES_LEAST:
-        why = 'Sockets, shards and libraries of every process count: "Too many open files" is near.'
+    raised = hard < 0 or hard >= _FILES_WANTED
+    if not raised and 0 <= soft < _FILES_LEAST:
+        why = "vLLM raises the limit only where the hard limit allows all of it. "
+        why += 'Sockets, shards and libraries of every process count: "Too many open files" is near.'
         return _Verdict(State.WARNING, why, advice)
-    if 0 <= hard < _FILES_WANTED and 0 <= soft < _FILES_WANTED:
+    if not raised and 0 <= soft < _FILES_WANTED:
         why = (
             f"vLLM asks for {_FILES_WANTED} and cannot have them; it warns, and many connections may end with an error."
         )

@@ -12,6 +12,8 @@ from dsv4check.report.blocks import Block, Heading, Paragraph, Table
 _SHOWN: Final = 12
 """Differences that are shown; the JSON has all of them."""
 _LONG: Final = 90
+_UNTOLD: Final = 4
+"""Open questions of which each has a line of its own."""
 
 
 def build_blocks(build: BuildAnswer) -> Iterator[Block]:
@@ -51,8 +53,9 @@ def _rows(build: BuildAnswer) -> Iterator[tuple[str, str]]:
                 f"nearest to release {build.nearest}, but {count} fact{'s' * (count != 1)} differ{'s' * (count == 1)}",
             )
         case None:
-            yield "its code", "was not read"
-    if build.unread:
+            why = f": {_short(without_home(build.unread[0].why))}" if build.unread else ""
+            yield "its code", f"was not read{why}" + (" (the rest: --format json)" if build.unread[1:] else "")
+    if build.unread and build.learned:
         whys: dict[str, list[str]] = {}
         for item in build.unread:
             whys.setdefault(item.why, []).append(item.part)
@@ -77,23 +80,31 @@ def fingerprint_blocks(answers: Sequence[FingerprintAnswer], met: frozenset[str]
     silent = [item for item in answers if item not in told]
     troubles = [item for item in silent if item.fault]
     good = [item for item in silent if not item.fault and item.value is not None]
-    if met is not None and silent:
+    if met is not None and (troubles or good):
         # The launch is what was asked about; what does not touch it stands in the JSON.
         number = len(troubles)
         other = f"{number} known trouble{'s' * (number != 1)} that no finding of this launch names, " if number else ""
         yield Paragraph(f"not shown: {other}{len(good)} without one (--format json)", style="dim")
     elif good:
         yield Paragraph(f"Without a known trouble: {_names(good)}.", style="dim")
-    for item in silent:
-        if item.value is None:
-            yield Paragraph(f"{item.id}: could not be told: {item.why}")
+    untold = [item for item in silent if item.value is None]
+    if len(untold) == len(answers):
+        # The heading says it, and the build why.
+        return
+    if len(untold) > _UNTOLD:
+        yield Paragraph(f"could not be told: {', '.join(item.id for item in untold)} (--format json says why)")
+        return
+    for item in untold:
+        yield Paragraph(f"{item.id}: could not be told: {item.why}")
 
 
 def _counts(answers: Sequence[FingerprintAnswer]) -> Iterator[str]:
     yield f"{len(answers)} question{'s' * (len(answers) != 1)}"
     troubles = sum(item.fault is True for item in answers)
-    yield f"{troubles} with a known trouble" if troubles else "no known trouble"
-    release = next((item.release for item in answers if item.release_value is not None), None)
+    told = [item for item in answers if item.value is not None]
+    if told:
+        yield f"{troubles} with a known trouble" if troubles else "no known trouble"
+    release = next((item.release for item in told if item.release_value is not None), None)
     if release is not None:
         other = sum(item.as_release is False for item in answers)
         yield f"{other or 'none'} other than in {release}"

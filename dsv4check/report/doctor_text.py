@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from dsv4check.doctor.records import DoctorReport
@@ -24,7 +25,7 @@ def doctor_blocks(report: DoctorReport) -> Iterator[Block]:
         yield Paragraph(f"note: {note}", indent=0, style="dim")
     yield from build_blocks(report.build)
     yield from fingerprint_blocks(report.fingerprints, _met(report))
-    yield from machine_blocks(report.observations)
+    yield from machine_blocks(report.observations, _told(report))
     if report.report is not None:
         yield Heading(f"Launch, judged by {_judge(report)}")
         yield from report_blocks(report.report)
@@ -43,10 +44,37 @@ def _met(report: DoctorReport) -> frozenset[str] | None:
     return frozenset(rules | named)
 
 
+def _told(report: DoctorReport) -> dict[str, str]:
+    """Problems of the machine that findings of the launch name as well, by the same rule or of the same variable."""
+    if report.report is None or report.launch is None:
+        return {}
+    findings = report.launch["findings"]
+    packages = report.launch["deployment"]["packages"]
+    told: dict[str, str] = {}
+    for item in report.with_state(State.ERROR, State.WARNING):
+        name, version = item.data.get("name"), item.data.get("version")
+        for finding in findings:
+            if item.area == "packages":
+                # What the launch states of a package says nothing of the one that is installed.
+                same = finding["rule"] == item.data.get("rule") and packages.get(name, version) == version
+            else:
+                same = item.area == "environment" and name is not None and _names(finding["message"], name)
+            if same:
+                told.setdefault(item.id, finding["rule"])
+    return told
+
+
+def _names(message: str, variable: str) -> bool:
+    return re.search(rf"(?<!\w){re.escape(variable)}(?!\w)", message) is not None
+
+
 def _headline(report: DoctorReport) -> str:
     parts = []
+    severities = {} if report.launch is None else {item["rule"]: item["severity"] for item in report.launch["findings"]}
+    told = {id: severities[rule] for id, rule in _told(report).items()}
     for state in (State.ERROR, State.WARNING):
-        number = len(report.with_state(state))
+        # What a finding says as loudly is counted with the launch.
+        number = sum(told.get(item.id) not in (state.value, "error") for item in report.with_state(state))
         if number:
             parts.append(f"{number} {state.value}{'s' * (number != 1)} of the machine")
     launch = report.report
@@ -63,7 +91,7 @@ def _headline(report: DoctorReport) -> str:
         case "pass":
             return f"PASS: nothing found that stops {'a' if report.launch is None else 'this'} launch{tail}"
         case "warn":
-            return f"WARN: it starts, with a hazard{tail}"
+            return f"WARN: {'a launch here has hazards' if report.launch is None else 'it starts, with a hazard'}{tail}"
     if launch is not None and launch.stage is not None:
         return f"FAIL: the launch stops at {launch.stage.value}{tail}"
     return f"FAIL: a launch fails on this machine{tail}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,8 +92,11 @@ class FakeLooks(Looks):
             (OPEN, Answer(None, "", (), "the function is gone")),
         ]
 
-    def gpus(self, env: Mapping[str, str], release: str | None) -> tuple[list[Observation], list[GpuSeen]]:
+    def gpus(
+        self, env: Mapping[str, str], release: str | None, utilization: float | None
+    ) -> tuple[list[Observation], list[GpuSeen]]:
         self.told["gpus"] = (dict(env), release)
+        self.told["utilization"] = utilization
         data = {"uuid": H200.uuid, "sm": "9.0"}
         observed = [Observation("gpu-0", "gpu", State.OK, "GPU 0", "NVIDIA H200, SM 9.0", data=data)]
         self._may_fail("gpus")
@@ -127,7 +130,7 @@ class FakeLooks(Looks):
         self.told["driver"] = (torch_cuda, version, needs_cudart)
         return self._observed("driver", "driver", "driver 580.95.05, CUDA 13.0")
 
-    def limits(self, report: Report | None, env: Mapping[str, str]) -> list[Observation]:
+    def limits(self, report: Report | None, gpus: Sequence[GpuSeen], env: Mapping[str, str]) -> list[Observation]:
         self.told["limits"] = None if report is None else report.deployment.model.name
         return self._observed("limits", "limits")
 

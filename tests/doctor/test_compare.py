@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dsv4check.doctor.compare import NOT_KNOWN, Difference, compare_nodes
 from dsv4check.doctor.records import (
@@ -126,3 +129,59 @@ def test_mixed_gpus_of_one_machine_are_compared_as_a_set() -> None:
     mixed = with_machine(gpus=(MACHINE.gpus[0], {"name": "NVIDIA H200", "sm": "12.0", "memory_mib": 143771}))
     (found,) = compared(mixed)
     assert dict(found.values) == {"a": "9.0", "b": "12.0, 9.0"}
+
+
+def test_a_commit_may_be_said_in_short() -> None:
+    assert compared(replace(REPORT, build=replace(BUILD, commit="abc1234" + "0" * 33))) == []
+
+
+def test_a_report_without_a_machine_says_nothing_of_variables() -> None:
+    other = REPORT.to_dict()
+    del other["machine"]
+    assert compare_nodes({"a": REPORT.to_dict(), "b": other}) == []
+
+
+LEAVES = st.none() | st.booleans() | st.integers() | st.text(max_size=5)
+ODD = LEAVES | st.lists(LEAVES, max_size=2) | st.dictionaries(st.text(max_size=5), LEAVES, max_size=2)
+
+
+PLAIN = json.dumps(REPORT.to_dict())
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> dict[str, Any]:
+    """A report from which parts are missing or in whose place something else stands."""
+    report: Any = json.loads(PLAIN)
+    for _ in range(draw(st.integers(0, 3))):
+        place = report
+        while True:
+            keys = list(place) if isinstance(place, dict) else list(range(len(place)))
+            if not keys:
+                break
+            key = draw(st.sampled_from(keys))
+            if isinstance(place[key], (dict, list)) and draw(st.booleans()):
+                place = place[key]
+                continue
+            if draw(st.booleans()):
+                del place[key]
+            else:
+                place[key] = draw(ODD)
+            break
+    return report
+
+
+@given(st.dictionaries(st.sampled_from("abc"), damaged()))
+def test_damaged_reports_are_compared_as_far_as_they_go(reports: dict[str, Any]) -> None:
+    found = compare_nodes(reports)
+    assert found == compare_nodes(reports)
+    for item in found:
+        assert set(item.values) == set(reports)
+        assert len(set(item.values.values()) - {NOT_KNOWN}) > 1
+        assert sorted(name for names in item.groups.values() for name in names) == sorted(reports)
+    order = [State.ERROR, State.WARNING, State.NOTE]
+    assert [item.state for item in found] == sorted((item.state for item in found), key=order.index)
+
+
+@given(damaged())
+def test_a_report_beside_itself_differs_in_nothing(report: dict[str, Any]) -> None:
+    assert compare_nodes({"a": report, "b": report}) == []

@@ -267,5 +267,5 @@ def test_visible_devices_are_told_once(tmp_path: Path) -> None:
 def test_progress_is_told(tmp_path: Path) -> None:
     told: list[str] = []
     examine(DoctorRequest(), looks=FakeLooks(tree_of(tmp_path)), env={}, say=told.append)
-    assert told[:3] == ["vLLM", "vLLM's code", "fingerprints"]
+    assert told[:4] == ["vLLM", "vLLM's files", "vLLM's code", "fingerprints"]
     assert "limits" in told

@@ -115,7 +115,7 @@ def test_memory_in_use_is_measured_against_the_launch() -> None:
     nvml = FakeNvml([gpu(used_mib=43771, processes=[1, 2]), gpu()])
     item = looked(nvml)["gpu-0-memory"]
     assert item.state is State.WARNING
-    assert "43,771 MiB are in use by 2 processes" in item.why
+    assert item.found.endswith("143,771 MiB free, 2 processes")
     assert "--gpu-memory-utilization 0.69 or less" in item.advice
     assert item.data["processes"] == 2
     assert "gpu-1-memory" not in looked(nvml)

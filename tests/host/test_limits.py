@@ -74,7 +74,7 @@ def test_this_very_machine_is_looked_at():
     ("shm", "gpus", "state", "words"),
     [
         (Disk(64 * MIB, 64 * MIB), 8, State.WARNING, "default of a Docker container"),
-        (Disk(64 * MIB, 64 * MIB), None, State.WARNING, "default of a Docker container"),
+        (Disk(64 * MIB, 64 * MIB), None, State.NOTE, "default of a Docker container"),
         (Disk(64 * MIB, 64 * MIB), 1, State.OK, ""),
         (Disk(64 * MIB, 1 * MIB), 1, State.WARNING, "Almost nothing is free"),
         (Disk(16 * GIB, 100 * MIB), 2, State.WARNING, "Most of it is taken"),
@@ -86,7 +86,7 @@ def test_shared_memory(tmp_path, shm, gpus, state, words):
     item = look(tree(tmp_path), shm=shm, launch=Launch(gpus))["limit-shm"]
     assert item.state is state
     assert words in item.why
-    assert ("--ipc=host" in item.advice) == (state is State.WARNING)
+    assert ("--ipc=host" in item.advice) == (state is not State.OK)
 
 
 def test_shared_memory_that_is_not_there(tmp_path):
@@ -109,6 +109,20 @@ def test_memory(tmp_path):
     assert look(large, launch=Launch(8, 150 * GIB))["limit-memory"].state is State.OK
     broken = tree(tmp_path / "c", proc__meminfo="MemTotal: many kB\n\0\n:::\n")
     assert look(broken)["limit-memory"].state is State.UNKNOWN
+
+
+def test_needs_grow_with_the_gpus_that_are_served_here(tmp_path):
+    root = tree(tmp_path, proc__meminfo=f"MemTotal: {24 << 20} kB\nMemAvailable: {24 << 20} kB\n")
+    for launch, state in (
+        (Launch(8), State.WARNING),
+        (Launch(8, here=False), State.NOTE),
+        (Launch(1), State.OK),
+        (Launch(), State.OK),
+    ):
+        found = look(root, launch=launch, cpus=4)
+        assert [found[name].state for name in ("limit-memory", "limit-cpus")] == [state] * 2
+        assert bool(found["limit-cpus"].wanted) == (launch.gpus is not None)
+    assert "not seen here" in look(root, launch=Launch(8, here=False), cpus=4)["limit-cpus"].why
 
 
 def test_second_cgroups_take_the_tightest_of_nested_groups(tmp_path):
@@ -214,6 +228,8 @@ def test_kinds_of_containers(tmp_path, mark, kind):
         ("nofile", (1024, 1048576), State.OK),  # vLLM raises its own soft limit
         ("nofile", (1024, 1024), State.WARNING),
         ("nofile", (20000, 20000), State.NOTE),
+        ("nofile", (1024, 20000), State.WARNING),  # it asks for all of it or nothing
+        ("nofile", (65535, 65535), State.OK),
         ("nofile", (-1, -1), State.OK),
         ("nproc", (1024, 1024), State.WARNING),
         ("nproc", (96000, 96000), State.OK),
