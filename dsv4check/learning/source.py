@@ -47,7 +47,7 @@ class Source:
     def tree(self, path: str) -> ast.Module:
         """The parsed file. Raises LearningError when the release has no such file."""
         if path not in self._trees:
-            self._trees[path] = ast.parse(self.text(path))
+            self._trees[path] = ast.parse(self.text(path), path)
         return self._trees[path]
 
     def first(self, *paths: str) -> str:
