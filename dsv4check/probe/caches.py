@@ -79,10 +79,11 @@ def read_rehearsal(rehearsal: Rehearsal, description: str) -> tuple[Layouts | No
 def from_facts(report: Report) -> Layouts | None:
     """Layouts of one layer of each kind, from the resolved page sizes; None when the launch's are not known.
 
-    Each kind gets an allocation of its own: how a release packs layers together is not part of it.
+    Each kind gets an allocation of its own: how a release packs layers together is not part of it. Without the hybrid
+    manager windows and states become full caches, whose views are the release's own affair.
     """
     cache = report.resolution.kv_cache
-    if cache is None or not cache.layers:
+    if cache is None or not cache.layers or report.resolution.facts.get("hybrid_manager_disabled"):
         return None
     made = [_layout(layer, number) for number, layer in enumerate(cache.layers)]
     return Layouts(

@@ -80,6 +80,8 @@ def _slots(layout: dict[str, Any], layouts: dict[str, Any]) -> list[int]:
     groups = sorted({item["group"] for item in same})
     blocks = layouts["blocks"]
     share = (blocks - 1) // len(groups)
+    if share < 1:
+        raise ValueError(f"{blocks} blocks do not do for {len(groups)} groups beside the null block")
     first = 1 + groups.index(layout["group"]) * share
     # A release may view one planned block as several.
     times = max(1, layout["shape"][0] // blocks)
