@@ -220,7 +220,9 @@ def _layouts(
         return None, check, ("the caches of this launch cannot be worked out: there is nothing to probe",)
     notes = [f"layouts {computed.origin}"]
     if report.errors and report.stage is not None:
-        notes.append(f"the static check says that vLLM stops at {report.stage.value}, with caches like these or without")
+        notes.append(
+            f"the static check says that vLLM stops at {report.stage.value}, with caches like these or without"
+        )
     return computed, check, tuple(notes)
 
 

@@ -23,7 +23,9 @@ def shrink(plan: Any) -> int:
     sizes = [int(tensor.size) for tensor in tensors]
     # Layers whose tensors are their own are not all taken along: one of each kind, and kinds seldom have one size.
     block = max(1, (max(sizes) if shared else 2 * sum(set(sizes))) // planned)
-    blocks = max(1, min(BLOCKS, planned, BYTES // block))
+    # A block of all layers together may be large; each group needs one of its own all the same, beside the null block.
+    least = min(planned, 1 + len(getattr(plan, "kv_cache_groups", None) or [None]))
+    blocks = max(least, min(BLOCKS, planned, BYTES // block))
     for tensor in tensors:
         tensor.size = tensor.size // planned * blocks
         if getattr(tensor, "layer_stride", 0) > getattr(tensor, "block_stride", 0):
