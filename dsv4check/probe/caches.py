@@ -19,6 +19,8 @@ NOT_RUN: Final = "vLLM's own allocation was not run"
 _BLOCKS: Final = 24
 _ELEMENT: Final = {"uint8": 1, "float8_e4m3fn": 1, "bfloat16": 2, "float32": 4}
 _DEFAULT_TOPK: Final = 512
+_MOST_TOPK: Final = 1 << 14
+"""A config may say anything; lists this long are more than a probe's caches can fill."""
 
 
 def from_vllm(
@@ -135,7 +137,7 @@ def attention_of(report: Report) -> Attention:
         cls=(resolved.cls if resolved is not None else None) or "",
         padded_heads=padded,
         local_heads=min(local, padded),
-        topk=topk or _DEFAULT_TOPK,
+        topk=min(topk or _DEFAULT_TOPK, _MOST_TOPK),
         capability=hardware.capability,
     )
 

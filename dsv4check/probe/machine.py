@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Mapping
 from typing import Final
 
-_KEPT: Final = ("PATH", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH")
+_KEPT: Final = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH")
 _KEPT_PREFIXES: Final = ("NVIDIA_", "FLASHINFER_", "CUDA_VISIBLE_", "CUDA_DEVICE_")
 """The numbers of CUDA_VISIBLE_DEVICES mean nothing without CUDA_DEVICE_ORDER."""
 _SECONDS: Final = 180.0
@@ -62,6 +62,8 @@ def child_variables(folders: tuple[str, ...], scratch: str, more: Mapping[str, s
         "PYTHONWARNINGS": "ignore",
         "PYTHONDONTWRITEBYTECODE": "1",
         "HOME": scratch,
+        # PyTorch's compiler leaves its folder there.
+        "TMPDIR": scratch,
         "XDG_CACHE_HOME": os.path.join(scratch, "cache"),
         "XDG_CONFIG_HOME": os.path.join(scratch, "config"),
         "VLLM_CACHE_ROOT": os.path.join(scratch, "cache", "vllm"),
