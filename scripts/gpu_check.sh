@@ -6,15 +6,28 @@
 #   scripts/gpu_check.sh --pack DIR [--vllm RELEASE] [--wheel FILE] [-- vllm serve ...]
 #   GPU_CHECK_CARRY=DIR scripts/gpu_check.sh
 # The release's PyTorch must be the GPU machine's: its compiled FlashMLA does not load into another.
+# The interpreter is python3, or python where only that has PyTorch; PYTHON names another.
 set -euo pipefail
-here=$(cd "$(dirname "$0")" && pwd)
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+
+has_torch() {
+    "$1" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)' 2>/dev/null
+}
+
 python=${PYTHON:-python3}
 if [ "${1:-}" = "--pack" ]; then
     shift
     exec "$python" "$here/gpu_check.py" pack "$@"
 fi
+if [ $# -gt 0 ]; then
+    echo "gpu_check: unexpected $1; only --pack DIR takes arguments" >&2
+    exit 2
+fi
+if [ -z "${PYTHON:-}" ] && ! has_torch python3 && has_torch python; then
+    python=python
+fi
 arguments=(run --out "${OUT:-gpu-check}")
 if [ -n "${GPU_CHECK_CARRY:-}" ]; then
     arguments+=(--carry "$GPU_CHECK_CARRY")
 fi
-exec timeout 290 "$python" "$here/gpu_check.py" "${arguments[@]}"
+exec timeout --kill-after=5 290 "$python" "$here/gpu_check.py" "${arguments[@]}"

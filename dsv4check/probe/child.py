@@ -12,6 +12,8 @@ import importlib.util
 import json
 import os
 import resource
+import shutil
+import signal
 import sys
 import time
 import traceback
@@ -90,7 +92,7 @@ class Reporter:
         return status in ("ok", "refused-as-expected")
 
     def _failure(self, error: Exception) -> tuple[str, str]:
-        if type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError):
+        if out_of_memory(error):
             return "skipped", f"not enough free memory: {one_line(error)}"
         traceback.print_exc()
         text = one_line(error)
@@ -98,6 +100,14 @@ class Reporter:
             # After an illegal access every further call of this process answers the same.
             self.lost = "the CUDA context was lost in an earlier check"
         return "failed", f"{type(error).__name__}: {text}"
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether this says that something could not be had, and nothing about a cache or a kernel."""
+    if type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError):
+        return True
+    # Not from PyTorch's allocator: a context, a module or a handle did not fit beside what is running.
+    return any(said in str(error) for said in ("CUDA error: out of memory", "_STATUS_ALLOC_FAILED"))
 
 
 def one_line(error: object) -> str:
@@ -158,7 +168,14 @@ def _device(found: dict[str, Any], wanted: str, attention: dict[str, Any]) -> tu
     if stated and list(stated) != capability:
         asked = f"the launch is for SM {stated[0]}.{stated[1]}: its caches and kernels may not be those of this GPU"
         raise Outcome("failed", f"{message}; {asked}", data)
+    _warm_up(torch)
     return message, data
+
+
+def _warm_up(torch: Any) -> None:
+    """Have the libraries loaded that the reference needs: on a cold disk that is no matter of a few seconds."""
+    square = torch.ones(64, 64, dtype=torch.float64, device="cuda")
+    (square @ square).to(torch.float32).to(torch.float8_e4m3fn).float().sum().item()
 
 
 _MOST_BYTES = 512 << 20
@@ -176,9 +193,44 @@ def main() -> int:
         request = json.loads(sys.stdin.buffer.readline())
     except ValueError as error:
         print(f"no request: {error}", file=sys.stderr)
+        _forget_home()
         return 2
+    watcher = _watch_parent()
     run(request, channel)
+    with contextlib.suppress(OSError):
+        os.kill(watcher, signal.SIGKILL)
+        os.waitpid(watcher, 0)
     return 0
+
+
+def _watch_parent() -> int:
+    """A process that ends this one, and removes its home, when the parent is gone: one that is killed cannot do it.
+
+    The parent holds the other end of stdin for as long as it lives. A thread would not do: this process may hang in a
+    kernel. It is started before libraries are loaded that do not bear a fork.
+    """
+    child = os.getpid()
+    if watcher := os.fork():
+        return watcher
+    # Were these open here, the parent would not see that the child has ended.
+    os.closerange(1, 64)
+    with contextlib.suppress(OSError):
+        while os.read(0, 1 << 16):
+            pass
+    with contextlib.suppress(OSError):
+        os.kill(child, signal.SIGKILL)
+    _forget_home()
+    os._exit(0)
+
+
+def _forget_home() -> None:
+    home = os.environ.get("HOME", "")
+    if os.path.basename(home).startswith(_SCRATCH):
+        shutil.rmtree(home, ignore_errors=True)
+
+
+_SCRATCH = "dsv4check-probe-"
+"""How the parent names the folders that it makes for children."""
 
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from . import packed, storage
 
-MOST_BYTES: Final = 64 << 20
-"""Of all caches together."""
+MOST_BYTES: Final = 256 << 20
+"""Of all caches together. A few MiB are usual; without the hybrid manager one block of a release may take over 100."""
 _NARROW: Final = 512
 """Bytes of a state in the views that vLLM made where it took a packed cache for plain rows."""
 
@@ -80,6 +80,8 @@ def _slots(layout: dict[str, Any], layouts: dict[str, Any]) -> list[int]:
     groups = sorted({item["group"] for item in same})
     blocks = layouts["blocks"]
     share = (blocks - 1) // len(groups)
+    if share < 1:
+        raise ValueError(f"{blocks} blocks do not do for {len(groups)} groups beside the null block")
     first = 1 + groups.index(layout["group"]) * share
     # A release may view one planned block as several.
     times = max(1, layout["shape"][0] // blocks)
@@ -181,22 +183,24 @@ def strangers(storages: list[Any], caches: dict[str, Cache]) -> str:
     Padding, unused blocks and the layers beside these must still be zero.
     """
     for number, raw in enumerate(storages):
-        untouched = raw != 0
-        for cache in caches.values():
-            if cache.layout["storage"] == number:
-                _forget(untouched, cache)
-        changed = untouched.nonzero().flatten()
-        if len(changed):
-            return f"{len(changed)} bytes outside the blocks written were changed, first at byte {int(changed[0])}"
+        own = [cache for cache in caches.values() if cache.layout["storage"] == number]
+        end = 0
+        # What lies between the blocks written, without a second copy of the storage.
+        for first, after in [*sorted(place for cache in own for place in _written(cache)), (len(raw), len(raw))]:
+            if first > end and bool(raw[end:first].any()):
+                changed = raw[end:first].nonzero().flatten()
+                at = end + int(changed[0])
+                return f"{len(changed)} bytes outside the blocks written were changed, first at byte {at}"
+            end = max(end, after)
     return ""
 
 
-def _forget(marks: Any, cache: Cache) -> None:
+def _written(cache: Cache) -> list[tuple[int, int]]:
+    """Where the blocks that were written begin and end in their storage."""
     size = cache.view.element_size()
-    states = cache.view.shape[1]
+    length = cache.view.shape[1] * cache.view.shape[-1] * size
     offset, stride = cache.layout["offset"], cache.layout["stride"][0] * size
-    for block in cache.written:
-        marks[offset + block * stride :][: states * cache.view.shape[-1] * size] = False
+    return [(offset + block * stride, offset + block * stride + length) for block in cache.written]
 
 
 def _itemsize(dtype: str) -> int:

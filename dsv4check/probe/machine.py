@@ -12,8 +12,9 @@ import tempfile
 from collections.abc import Mapping
 from typing import Final
 
-_KEPT: Final = ("PATH", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_VISIBLE_DEVICES")
-_KEPT_PREFIXES: Final = ("NVIDIA_", "FLASHINFER_")
+_KEPT: Final = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH")
+_KEPT_PREFIXES: Final = ("NVIDIA_", "FLASHINFER_", "CUDA_VISIBLE_", "CUDA_DEVICE_")
+"""The numbers of CUDA_VISIBLE_DEVICES mean nothing without CUDA_DEVICE_ORDER."""
 _SECONDS: Final = 180.0
 """For the import of PyTorch, cold caches included."""
 
@@ -55,10 +56,14 @@ def child_variables(folders: tuple[str, ...], scratch: str, more: Mapping[str, s
     return {
         **kept,
         "PYTHONPATH": os.pathsep.join(folders),
+        # PyTorch may be installed for this user alone, which the interpreter looks up below the home.
+        "PYTHONUSERBASE": os.environ.get("PYTHONUSERBASE") or os.path.expanduser("~/.local"),
         "PYTHONUNBUFFERED": "1",
         "PYTHONWARNINGS": "ignore",
         "PYTHONDONTWRITEBYTECODE": "1",
         "HOME": scratch,
+        # PyTorch's compiler leaves its folder there.
+        "TMPDIR": scratch,
         "XDG_CACHE_HOME": os.path.join(scratch, "cache"),
         "XDG_CONFIG_HOME": os.path.join(scratch, "config"),
         "VLLM_CACHE_ROOT": os.path.join(scratch, "cache", "vllm"),

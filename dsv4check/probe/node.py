@@ -210,14 +210,20 @@ def _layouts(
         environment = None
     if environment is not None:
         found, check = caches.from_vllm(request, report, environment, _STAGE_SECONDS)
-        if found is not None:
+        if found is not None or check.status is CheckStatus.FAILED:
+            # Where vLLM itself stops there are no caches: computed ones would be those of another launch.
             return found, check, ()
     else:
         check = Check(caches.NAME, CheckStatus.SKIPPED, f"{caches.NOT_RUN}: {missing}")
     computed = caches.from_facts(report)
     if computed is None:
         return None, check, ("the caches of this launch cannot be worked out: there is nothing to probe",)
-    return computed, check, (f"layouts {computed.origin}",)
+    notes = [f"layouts {computed.origin}"]
+    if report.errors and report.stage is not None:
+        notes.append(
+            f"the static check says that vLLM stops at {report.stage.value}, with caches like these or without"
+        )
+    return computed, check, tuple(notes)
 
 
 def _child(

@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Final
@@ -65,8 +65,14 @@ class ChildRequest:
         return json.dumps(content).encode() + b"\n"
 
 
-def run_child(request: ChildRequest, *, label: str = "", child: Path | None = None) -> DeviceResult:
-    """Run one child to its end. Never raises for anything the child does."""
+def run_child(
+    request: ChildRequest,
+    *,
+    label: str = "",
+    child: Path | None = None,
+    started: Callable[[Conversation], None] = lambda _: None,
+) -> DeviceResult:
+    """Run one child to its end. Never raises for anything the child does; ``started`` is given what can stop it."""
     with tempfile.TemporaryDirectory(prefix="dsv4check-probe-", ignore_cleanup_errors=True) as scratch:
         try:
             process = subprocess.Popen(
@@ -79,7 +85,8 @@ def run_child(request: ChildRequest, *, label: str = "", child: Path | None = No
             )
         except OSError as error:
             return DeviceResult(label, (), unavailable=f"{request.python} could not be started ({error})")
-        conversation = _Conversation(process, request)
+        conversation = Conversation(process, request)
+        started(conversation)
         try:
             conversation.hold()
         finally:
@@ -90,12 +97,20 @@ def run_child(request: ChildRequest, *, label: str = "", child: Path | None = No
 def run_on_gpus(request: ChildRequest, devices: list[str], *, child: Path | None = None) -> tuple[DeviceResult, ...]:
     """One child for each device, all at the same time; ``devices`` are values of ``CUDA_VISIBLE_DEVICES``."""
 
+    running: list[Conversation] = []
+
     def one(device: str) -> DeviceResult:
         variables = {**request.variables, "CUDA_VISIBLE_DEVICES": device}
-        return run_child(_with(request, variables), label=f"GPU {device}", child=child)
+        return run_child(_with(request, variables), label=f"GPU {device}", child=child, started=running.append)
 
     with ThreadPoolExecutor(max_workers=max(1, len(devices))) as pool:
-        return tuple(pool.map(one, devices))
+        try:
+            return tuple(pool.map(one, devices))
+        except BaseException:
+            # Ctrl-C reaches this thread alone: the others would wait for their children.
+            for conversation in running:
+                conversation.stop()
+            raise
 
 
 def _with(request: ChildRequest, variables: Mapping[str, str]) -> ChildRequest:
@@ -103,7 +118,7 @@ def _with(request: ChildRequest, variables: Mapping[str, str]) -> ChildRequest:
     return ChildRequest(**{**fields, "variables": variables})
 
 
-class _Conversation:
+class Conversation:
     """One child's answers, as far as they come."""
 
     def __init__(self, process: subprocess.Popen[bytes], request: ChildRequest) -> None:
@@ -127,8 +142,9 @@ class _Conversation:
         """Send the request and take answers until the child is done, gone or out of time."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
+            # It stays open: its end tells the child that this process is gone.
             self._process.stdin.write(self._request.message())
-            self._process.stdin.close()
+            self._process.stdin.flush()
         while not self._ended:
             left = max(0.0, self._request.check_seconds - self._seconds)
             limit = self._request.import_seconds if self._imports else left
@@ -209,6 +225,9 @@ class _Conversation:
         # The child leads a session of its own; a process it started may outlive it.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
+        with contextlib.suppress(OSError):
+            assert self._process.stdin is not None
+            self._process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=5)
         while True:  # a reader that waits for room in the queue must see the end

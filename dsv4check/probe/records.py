@@ -5,6 +5,7 @@ Standard library only, so that a machine with PyTorch alone can run the children
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Final
@@ -68,8 +69,17 @@ def check_from(record: Mapping[str, Any]) -> Check:
         CheckStatus(record["status"]),
         str(record.get("message") or "")[:_LONGEST],
         float(record.get("seconds") or 0.0),
-        data,
+        _finite(data),
     )
+
+
+def _finite(value: Any) -> Any:
+    """``value`` without numbers that JSON has not: a wrong kernel's errors may be infinite or no numbers."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, dict):
+        return {str(name): _finite(item) for name, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list) else value
 
 
 _LONGEST: Final = 2000

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -18,6 +19,7 @@ from dsv4check.errors import InputError
 from dsv4check.inputs import gpu
 from dsv4check.probe import machine, parent
 from dsv4check.report.probe_schema import probe_json_schema
+from tests.probe import fake_gpu
 
 PYTHON = os.environ.get("DSV4CHECK_VLLM_PYTHON")
 TREES = os.environ.get("DSV4CHECK_VLLM_TREES")
@@ -173,6 +175,66 @@ def test_a_real_child_on_the_cpu() -> None:
 
 
 @needs_torch
+@pytest.mark.parametrize(
+    ("mode", "code", "verdict", "said"),
+    [
+        ("right", 0, "pass", "PASS: the caches went through the kernel, and its numbers are the reference's"),
+        ("wrong", 1, "fail", "FAIL: kernel: swa failed on GPU"),
+        ("no_numbers", 1, "fail", "FAIL: kernel: swa failed on GPU"),
+        ("lenient", 1, "fail", "FAIL: 512-byte view: the kernel failed on GPU"),
+        ("illegal_access", 1, "fail", "FAIL: kernel: swa failed on GPU; the kernel was not run"),
+        ("dies", 1, "fail", "FAIL: kernel: swa crashed on GPU; the kernel was not run"),
+        ("out_of_memory", 1, "no-gpu", "KERNEL NOT RUN: everything up to the kernel goes through"),
+        ("no_context", 1, "no-gpu", "KERNEL NOT RUN: everything up to the kernel goes through"),
+        ("out_of_memory_when_narrow", 0, "pass", "PASS: the caches went through the kernel"),
+    ],
+)
+def test_on_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mode: str, code: int, verdict: str, said: str
+) -> None:
+    """The whole way, child and all, on a GPU whose tensors are the CPU's."""
+    assert PYTHON
+    monkeypatch.setattr(parent, "CHILD", fake_gpu.child(tmp_path, mode))
+    done = run("--format", "json", "--python", PYTHON, *COMMAND, *FP8)
+    assert done.exit_code == code, done.output
+    document = json.loads(done.stdout, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    jsonschema.validate(document, probe_json_schema())
+    assert document["verdict"] == verdict
+    assert headline(document).startswith(said)
+    (device,) = document["devices"]
+    statuses = {check["name"]: check["status"] for check in device["checks"]}
+    if mode == "out_of_memory_when_narrow":
+        assert statuses["512-byte view: the kernel"] == "skipped"
+    if verdict == "pass":
+        assert {"kernel: swa", "kernel: swa + main_c4", "kernel: swa + main_c128"} <= statuses.keys()
+        assert document["kernel_ran"] is True
+        assert device["seconds"] < 15
+
+
+def headline(document: dict[str, Any]) -> str:
+    """Of the text report."""
+    from dsv4check.probe.node import ProbeResult
+    from dsv4check.probe.records import DeviceResult, check_from
+    from dsv4check.probe.report import headline as of
+
+    devices = tuple(
+        DeviceResult(device["device"], tuple(map(check_from, device["checks"]))) for device in document["devices"]
+    )
+    return of(ProbeResult(document["static"], None, check_from(document["caches"]), devices, ""))
+
+
+@needs_torch
+def test_one_of_two_gpus_is_wrong(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert PYTHON
+    monkeypatch.setattr(parent, "CHILD", fake_gpu.child(tmp_path, "one_wrong"))
+    monkeypatch.setattr(machine, "visible_gpus", lambda _python: ["0", "1"])
+    done = run("--all-gpus", "--python", PYTHON, *COMMAND, *FP8)
+    assert done.exit_code == 1
+    assert done.stdout.startswith("FAIL: kernel: swa failed on GPU 1")
+    assert "- kernel: swa: ok on GPU 0, failed on GPU 1" in done.stdout
+
+
+@needs_torch
 def test_plain_rows_are_probed_on_the_cpu() -> None:
     assert PYTHON
     launch = [*FP8, "--attention-backend", "FLASHINFER_MLA_SPARSE_DSV4"]
@@ -224,19 +286,39 @@ def test_caches_made_by_the_release_itself(release: str) -> None:
 
 
 @needs_vllm
-def test_views_of_512_bytes_are_vllms_failure_and_the_probes() -> None:
-    """0.25 without the hybrid manager: vLLM itself allocates it, the kernel would refuse it."""
+@pytest.mark.parametrize(("release", "narrow"), [("0.25.1", True), ("0.30.0", False)])
+def test_without_the_hybrid_manager(release: str, narrow: bool) -> None:
+    """Up to 0.27 vLLM itself allocates views of 512 bytes, which the kernel refuses; then it is right."""
     assert PYTHON
     assert TREES
-    if not (Path(TREES) / "0.25.1" / "vllm").is_dir():
-        pytest.skip("vLLM 0.25.1 is not there")
-    words = ["--format", "json", "--allow-no-gpu", "--python", PYTHON, "--vllm-path", str(Path(TREES) / "0.25.1")]
+    if not (Path(TREES) / release / "vllm").is_dir():
+        pytest.skip(f"vLLM {release} is not there")
+    words = ["--format", "json", "--cpu", "--allow-no-gpu", "--python", PYTHON, "--vllm-path", f"{TREES}/{release}"]
     launch = [*FP8, "--max-model-len", "131072", "--disable-hybrid-kv-cache-manager"]
     done = run(*words, "--gpu", "H200", "--gpus", "8", *launch)
-    assert done.exit_code == 1
     document = json.loads(done.stdout)
-    assert document["caches"]["status"] == "failed"
-    assert "kv must have shape" in document["caches"]["message"]
     checks = {check["name"]: check for check in document["devices"][0]["checks"]}
-    assert checks["contract: swa"]["status"] == "failed"
-    assert checks["contract: swa"]["data"]["shape"][-1] == 512
+    assert checks["contract: swa"]["data"]["shape"][1:] == [256, 512 if narrow else 584]
+    failed = {name for name, check in checks.items() if check["status"] in ("failed", "crashed")}
+    if narrow:
+        assert done.exit_code == 1
+        assert document["caches"]["status"] == "failed"
+        assert "kv must have shape" in document["caches"]["message"]
+        assert failed == {"contract: swa"}
+    else:
+        assert done.exit_code == 0, done.output
+        assert not failed
+
+
+@needs_vllm
+def test_a_launch_that_vllm_itself_refuses_is_told_in_its_words_and_not_probed() -> None:
+    assert PYTHON
+    assert TREES
+    if not (Path(TREES) / "0.30.0" / "vllm").is_dir():
+        pytest.skip("vLLM 0.30.0 is not there")
+    words = ["--format", "json", "--cpu", "--python", PYTHON, "--vllm-path", f"{TREES}/0.30.0"]
+    document = json.loads(run(*words, "--gpu", "H200", "--gpus", "8", *FP8, "--block-size", "512").stdout)
+    assert document["verdict"] == "fail"
+    assert "stops at kv-cache-init: ValueError: The resolved KV cache layout" in document["caches"]["message"]
+    assert document["layouts"] is None
+    assert document["devices"] == []

@@ -58,6 +58,21 @@ def test_where_vllm_stops_is_a_failure_in_its_own_words() -> None:
     )
 
 
+@pytest.mark.parametrize(("last", "status"), [(512, CheckStatus.FAILED), (528, CheckStatus.OK), (288, CheckStatus.OK)])
+def test_states_of_v41_are_no_failure(last: int, status: CheckStatus) -> None:
+    """FlashMLA from 0.30 on tells them by their bytes; the rehearsal's own checks are V4's."""
+    plain = packed_layouts().to_dict()
+    made = {name: plain[name] for name in ("blocks", "storages", "caches")}
+    results = [StageResult(stage, Status.OK) for stage in RehearsedStage]
+    at = list(RehearsedStage).index(RehearsedStage.KV_CACHE_INIT)
+    results[at] = StageResult(RehearsedStage.KV_CACHE_INIT, Status.OK, detail={"num_blocks": 9, "sample": made})
+    refused = {"layers": ["l.0"], "example": {"layer": "l.0", "shape": [24, 32, last]}}
+    results[-1] = StageResult(RehearsedStage.FLASHMLA, Status.FAILED, message="kv must have shape", detail=refused)
+    layouts, check = caches.read_rehearsal(complete(results, vllm="0.30.0"), "")
+    assert layouts is not None
+    assert check.status is status
+
+
 def test_a_rehearsal_that_could_not_tell_is_no_failure() -> None:
     rehearsal = complete([], reason="the child was killed by SIGKILL")
     layouts, check = caches.read_rehearsal(rehearsal, "")
@@ -105,6 +120,10 @@ def test_plain_rows_from_facts() -> None:
 
 def test_a_launch_without_layouts() -> None:
     assert caches.from_facts(report("--kv-cache-dtype bfloat16")) is None
+
+
+def test_views_without_the_hybrid_manager_are_not_guessed() -> None:
+    assert caches.from_facts(report("--disable-hybrid-kv-cache-manager")) is None
 
 
 def test_what_the_kernel_is_asked_for() -> None:
@@ -167,4 +186,19 @@ def test_a_plan_of_layer_after_layer_moves_the_layers() -> None:
     ],
 )
 def test_kinds_of_layers(name: str, spec: dict[str, int], kind: str) -> None:
-    assert sample.kind_of(name, SimpleNamespace(**spec), 43) == kind
+    assert sample.kind_of(name, SimpleNamespace(**spec), 43, [0, 0, 4, 128, *[4] * 39, 0]) == kind
+
+
+def test_states_without_a_window_are_told_apart_all_the_same() -> None:
+    """Without the hybrid manager they are full caches."""
+    names = ["model.layers.2.attn.compressor.state_cache", "model.layers.3.attn.compressor.state_cache"]
+    kinds = [sample.kind_of(name, SimpleNamespace(), 43, [0, 0, 4, 128]) for name in names]
+    assert kinds == ["state_c4", "state_c128"]
+
+
+def test_many_layers_with_tensors_of_their_own_leave_blocks_to_probe_with() -> None:
+    """Only one layer of each kind is taken along: the others do not count against what the probe may take."""
+    pages = [149_760] * 43 + [8_640, 524_736] * 21 + [37_440, 2_097_216] * 21 + [1_728, 1_049_760] * 20
+    plan = SimpleNamespace(num_blocks=1000, kv_cache_tensors=[SimpleNamespace(size=1000 * page) for page in pages])
+    assert sample.shrink(plan) >= 4
+    assert plan.num_blocks * sum(set(pages)) <= 48 << 20

@@ -81,8 +81,8 @@ def test_a_view_beyond_its_storage_is_refused_in_torchs_words() -> None:
 
 
 def test_memory_is_bounded() -> None:
-    with pytest.raises(ValueError, match="the probe takes at most 67,108,864"):
-        device_caches.allocate(packed_layouts(blocks=1000).to_dict(), "cpu")
+    with pytest.raises(ValueError, match="the probe takes at most 268,435,456"):
+        device_caches.allocate(packed_layouts(blocks=4000).to_dict(), "cpu")
 
 
 def test_the_narrow_view_is_what_flashmla_refuses() -> None:

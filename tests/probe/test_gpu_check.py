@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -84,6 +85,90 @@ def test_without_a_gpu_it_ends_with_the_kernel_not_run(carried: Path, tmp_path: 
     assert answer["kernel_ran"] is False
     statuses = {check["name"]: check["status"] for check in answer["devices"][0]["checks"]}
     assert statuses["bytes: swa"] == statuses["neighbours"] == "ok"
+
+
+ON_A_GPU = {
+    # Runs first in any interpreter that finds the folder: the child becomes one with a GPU.
+    "sitecustomize.py": f"""
+import sys
+sys.path.append({str(SCRIPT.parents[1])!r})
+from tests.probe import fake_gpu
+fake_gpu.install_gpu()
+""",
+    # In the place of the compiled library.
+    "vllm/_flashmla_C.py": "import torch\nfrom tests.probe import fake_gpu\nDECODE = fake_gpu.kernel(torch, 'right')\n",
+    "vllm/third_party/flashmla/flash_mla_interface.py": """
+import vllm._flashmla_C
+flash_mla_with_kvcache = vllm._flashmla_C.DECODE
+def get_mla_metadata(*_args, **_kwargs):
+    return object(), None
+""",
+}
+
+
+@pytest.mark.skipif(not PYTHON, reason="needs DSV4CHECK_VLLM_PYTHON, an interpreter with CPU PyTorch")
+def test_on_a_machine_with_a_gpu(carried: Path, tmp_path: Path) -> None:
+    """All that the GPU machine does but for the compiled library: nothing is installed beside PyTorch."""
+    assert PYTHON
+    (carried / "vllm" / "_flashmla_C.abi3.so").unlink()
+    for name, text in ON_A_GPU.items():
+        (carried / name).write_text(text)
+    done = run(PYTHON, GPU_CHECK_CARRY=os.path.relpath(carried), OUT=str(tmp_path / "a" / "b"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("pass: the kernel ran")
+    answer = json.loads((tmp_path / "a" / "b" / "probe.json").read_text())
+    statuses = {check["name"]: check["status"] for check in answer["devices"][0]["checks"]}
+    assert statuses["kernel: swa"] == statuses["kernel: swa + main_c4"] == statuses["kernel: swa + main_c128"] == "ok"
+    assert statuses["512-byte view: the kernel"] == "refused-as-expected"
+    assert statuses["vLLM's insert ops"] == "skipped"
+    assert answer["verdict"] == "pass"
+
+
+@pytest.mark.skipif(not PYTHON, reason="needs DSV4CHECK_VLLM_PYTHON, an interpreter with CPU PyTorch")
+def test_an_answer_that_cannot_be_written_is_printed_all_the_same(carried: Path, tmp_path: Path) -> None:
+    assert PYTHON
+    (tmp_path / "file").write_text("")
+    done = run(PYTHON, GPU_CHECK_CARRY=str(carried), OUT=str(tmp_path / "file"))
+    assert done.returncode == 1
+    assert done.stdout.startswith("no-gpu: THE KERNEL WAS NOT RUN")
+    assert done.stderr.startswith("gpu_check: no files will be written: ")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="this interpreter has PyTorch")
+def test_an_interpreter_without_pytorch_says_so(carried: Path, tmp_path: Path) -> None:
+    done = run(sys.executable, GPU_CHECK_CARRY=str(carried), OUT=str(tmp_path / "out"))
+    assert done.returncode == 1
+    assert done.stdout.startswith("unavailable: THE KERNEL WAS NOT RUN")
+    assert "has no working PyTorch" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("request_", "said"),
+    [(None, "is no folder made by --pack"), ("{", "is no folder made by --pack"), ("{}", "is not of this version")],
+)
+def test_a_folder_that_is_none(tmp_path: Path, request_: str | None, said: str) -> None:
+    if request_ is not None:
+        (tmp_path / "request.json").write_text(request_)
+    done = run(sys.executable, GPU_CHECK_CARRY=str(tmp_path), OUT=str(tmp_path / "out"))
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--wheel", "/nowhere.whl"], "/nowhere.whl cannot be read"),
+        (["--gpu", "H2000", "--wheel", "/nowhere.whl"], "gpu_check: "),
+        (["--wheel", "/nowhere.whl", "--", "vllm", "serve", "x", "--kv-cache-dtype", "int3"], "gpu_check: "),
+    ],
+)
+def test_what_cannot_be_packed(tmp_path: Path, words: list[str], said: str) -> None:
+    done = run(sys.executable, "--pack", str(tmp_path / "carry"), *words)
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.skipif(not PYTHON, reason="needs DSV4CHECK_VLLM_PYTHON, an interpreter with CPU PyTorch")

@@ -9,49 +9,11 @@ import pytest
 
 torch: Any = pytest.importorskip("torch")
 
-from dsv4check.probe import contract, device_caches, kernel, packed, reference  # noqa: E402
+from dsv4check.probe import device_caches, kernel, packed, reference  # noqa: E402
 from tests.probe.layouts import ATTENTION, packed_layouts  # noqa: E402
+from tests.probe.stand import Stand  # noqa: E402
 
 ATTENDED = ATTENTION.to_dict()
-
-
-class Stand:
-    """FlashMLA's interface: checks its arguments as the kernel does, then computes; ``spoil`` may change the result."""
-
-    def __init__(self, spoil: Callable[[Any], Any] = lambda output: output) -> None:
-        self.given: dict[str, Any] = {}
-        self._spoil = spoil
-
-    def decode(self, **given: Any) -> tuple[Any, Any]:
-        self.given = given
-        call = contract.Call(
-            q=given["q"],
-            k_cache=given["k_cache"],
-            indices=given["indices"],
-            topk_length=given["topk_length"],
-            attn_sink=given["attn_sink"],
-            extra_k_cache=given["extra_k_cache"],
-            extra_indices=given["extra_indices_in_kvcache"],
-            extra_topk_length=given["extra_topk_length"],
-        )
-        if said := contract.refusal(call):
-            raise RuntimeError(said)
-        output, lse = reference.sparse_decode(
-            given["q"],
-            given["k_cache"],
-            given["indices"],
-            given["topk_length"],
-            given["extra_k_cache"],
-            given["extra_indices_in_kvcache"],
-            given["extra_topk_length"],
-            given["attn_sink"],
-            given["softmax_scale"],
-        )
-        given["out"].copy_(self._spoil(output).to(torch.bfloat16))
-        return given["out"], lse
-
-    def interface(self) -> kernel.FlashMla:
-        return kernel.FlashMla(self.decode, lambda: (object(), None), "stand-in")
 
 
 @pytest.fixture

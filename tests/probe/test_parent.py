@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
+import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -135,6 +139,67 @@ def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     home = Path((tmp_path / "leaves.home").read_text())
     assert home.parent == tmp_path / "scratch"
     assert list((tmp_path / "scratch").iterdir()) == []
+
+
+STUCK = """
+import os, sys, time
+sys.path.insert(0, {root!r})
+from dsv4check.probe import child
+def stuck(*_):
+    open({mark!r}, "w").write(f"{{os.getpid()}} {{os.environ['HOME']}}")
+    time.sleep(600)
+child.run = stuck
+child.main()
+"""
+PARENT = """
+import sys
+sys.path.insert(0, {root!r})
+from pathlib import Path
+from dsv4check.probe.parent import run_child, run_on_gpus
+from tests.probe.test_parent import request
+{call}
+"""
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "call", ["run_child(request(), child=Path({child!r}))", "run_on_gpus(request(), ['0'], child=Path({child!r}))"]
+)
+def test_a_parent_that_is_ended_leaves_nothing(tmp_path: Path, end: signal.Signals, call: str) -> None:
+    root, mark, scratch = str(Path(__file__).parents[2]), tmp_path / "mark", tmp_path / "scratch"
+    scratch.mkdir()
+    stuck = tmp_path / "stuck.py"
+    stuck.write_text(STUCK.format(root=root, mark=str(mark)))
+    script = PARENT.format(root=root, call=call.format(child=str(stuck)))
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], env={**os.environ, "TMPDIR": str(scratch)}, stderr=subprocess.DEVNULL
+    )
+    assert eventually(lambda: mark.exists() and " " in mark.read_text())
+    child_process, home = mark.read_text().split()
+    assert Path(home).parent == scratch
+    process.send_signal(end)
+    process.wait(timeout=10)
+    assert eventually(lambda: gone(int(child_process)))
+    assert eventually(lambda: not list(scratch.iterdir()))
+
+
+def eventually(holds: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 20
+    while not holds() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return holds()
+
+
+def test_a_user_s_own_pytorch_is_found_though_the_home_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/somebody")
+    monkeypatch.delenv("PYTHONUSERBASE", raising=False)
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    seen = run(tmp_path, "environment").checks[-1].data["seen"]
+    assert seen["PYTHONUSERBASE"] == "/home/somebody/.local"
+    assert seen["HOME"] != "/home/somebody"
+    assert seen["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
 
 
 def test_a_child_gets_no_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ torch: Any = pytest.importorskip("torch")
 
 from dsv4check.probe import child, insert_ops, kernel, packed, steps  # noqa: E402
 from tests.probe.layouts import ATTENTION, packed_layouts  # noqa: E402
-from tests.probe.test_kernel import Stand  # noqa: E402
+from tests.probe.stand import Stand  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

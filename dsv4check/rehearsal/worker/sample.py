@@ -21,8 +21,11 @@ def shrink(plan: Any) -> int:
     tensors, planned = plan.kv_cache_tensors, int(plan.num_blocks)
     shared = any(getattr(tensor, "block_stride", 0) for tensor in tensors)
     sizes = [int(tensor.size) for tensor in tensors]
-    block = max(1, (max(sizes) if shared else sum(sizes)) // planned)
-    blocks = max(1, min(BLOCKS, planned, BYTES // block))
+    # Layers whose tensors are their own are not all taken along: one of each kind, and kinds seldom have one size.
+    block = max(1, (max(sizes) if shared else 2 * sum(set(sizes))) // planned)
+    # A block of all layers together may be large; each group needs one of its own all the same, beside the null block.
+    least = min(planned, 1 + len(getattr(plan, "kv_cache_groups", None) or [None]))
+    blocks = max(least, min(BLOCKS, planned, BYTES // block))
     for tensor in tensors:
         tensor.size = tensor.size // planned * blocks
         if getattr(tensor, "layer_stride", 0) > getattr(tensor, "block_stride", 0):
@@ -35,14 +38,16 @@ def shrink(plan: Any) -> int:
 
 def describe(config: Any, caches: dict[str, Any], specs: dict[str, Any], groups: dict[str, int]) -> dict[str, Any]:
     """One layer of each kind: its tensor, and the storage it lies in. ``groups``: layer name -> KV-cache group."""
-    draft_from = int(getattr(config.model_config.hf_text_config, "num_hidden_layers", 0) or 0)
+    text = config.model_config.hf_text_config
+    draft_from = int(getattr(text, "num_hidden_layers", 0) or 0)
+    ratios = list(getattr(text, "compress_ratios", None) or ())
     storages: dict[int, int] = {}
     sizes: list[int] = []
     found: dict[str, dict[str, Any]] = {}
     for name, cache in caches.items():
         if not hasattr(cache, "untyped_storage"):
             continue
-        kind = kind_of(name, specs.get(name), draft_from)
+        kind = kind_of(name, specs.get(name), draft_from, ratios)
         if kind in found:
             found[kind]["layers"] += 1
             continue
@@ -64,8 +69,11 @@ def describe(config: Any, caches: dict[str, Any], specs: dict[str, Any], groups:
     return {"storages": sizes, "caches": list(found.values())}
 
 
-def kind_of(name: str, spec: Any, draft_from: int) -> str:
-    """``main_c4``, ``main_c128``, ``swa``, ``indexer_k``, ``state_...``; ``draft_`` in front for a drafter's layers."""
+def kind_of(name: str, spec: Any, draft_from: int, ratios: list[int]) -> str:
+    """``main_c4``, ``main_c128``, ``swa``, ``indexer_k``, ``state_...``; ``draft_`` in front for a drafter's layers.
+
+    ``ratios``: the model's compression of each layer.
+    """
     number = _LAYER.search(name)
     draft = "draft_" if "draft" in name or (number and draft_from and int(number[1]) >= draft_from) else ""
     if "swa_cache" in name:
@@ -73,11 +81,16 @@ def kind_of(name: str, spec: Any, draft_from: int) -> str:
     if "state_cache" in name:
         if "indexer" in name:
             return f"{draft}state_indexer"
-        # C4 keeps two windows of a state, C128 one: its rows are half as long.
-        return f"{draft}state_{'c4' if int(getattr(spec, 'sliding_window', 0) or 0) <= 8 else 'c128'}"
+        # The spec's window would not tell: without the hybrid manager it has none.
+        return f"{draft}state_c{_own_ratio(number, ratios)}"
     if "indexer" in name:
         return f"{draft}indexer_k"
     return f"{draft}main_c{_ratio(spec)}"
+
+
+def _own_ratio(number: re.Match[str] | None, ratios: list[int]) -> int:
+    layer = int(number[1]) if number else len(ratios)
+    return int(ratios[layer]) if layer < len(ratios) else 0
 
 
 def _ratio(spec: Any) -> int:
