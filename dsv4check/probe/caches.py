@@ -66,7 +66,7 @@ def read_rehearsal(rehearsal: Rehearsal, description: str) -> tuple[Layouts | No
             layouts = layouts_from({**sample, "origin": origin, "by_vllm": True})
         except (KeyError, TypeError, ValueError) as error:
             return None, Check(NAME, CheckStatus.SKIPPED, f"the child's answer cannot be used ({error!r})", seconds)
-    if failure is not None and not (layouts is not None and _takes_v41(rehearsal)):
+    if failure is not None:
         said = f"{failure.exception}: {failure.message}" if failure.exception else failure.message
         where = f" (at {failure.where})" if failure.where else ""
         message = f"vLLM {rehearsal.vllm} stops at {failure.stage.value}: {said}{where}"
@@ -76,17 +76,6 @@ def read_rehearsal(rehearsal: Rehearsal, description: str) -> tuple[Layouts | No
         return None, Check(NAME, CheckStatus.SKIPPED, f"{NOT_RUN}: {why}", seconds)
     data = {"environment": description, "planned_blocks": detail.get("num_blocks"), "runner": detail.get("runner")}
     return layouts, Check(NAME, CheckStatus.OK, layouts.origin, seconds, data)
-
-
-def _takes_v41(rehearsal: Rehearsal) -> bool:
-    """Whether what was refused are the states of DeepSeek-V4.1, which the rehearsal's argument checks do not know."""
-    from dsv4check.probe.contract import DETECTED_BYTES
-    from dsv4check.rehearsal.protocol import RehearsedStage
-
-    refused = rehearsal.result(RehearsedStage.FLASHMLA)
-    example = refused.detail.get("example")
-    shape = example.get("shape") if isinstance(example, dict) else None
-    return bool(refused.status.value == "failed" and shape and shape[-1] in DETECTED_BYTES[1:])
 
 
 def from_facts(report: Report) -> Layouts | None:

@@ -42,6 +42,8 @@ class Cache:
         (Cache((9, 64, 584), (37440, 584, 1)), ""),
         (Cache((9, 64, 1, 584), (1002240, 584, 584, 1)), ""),
         (Cache((9, 2, 584), (1728, 584, 1)), ""),
+        # V4.1's, which only kernels get that tell formats by their size.
+        (Cache((9, 32, 528), (17280, 528, 1)), ""),
         (
             Cache((9, 256, 512), (131328, 512, 1)),
             "kv must have shape (num_blocks, page_block_size, h_kv, bytes_per_token)",

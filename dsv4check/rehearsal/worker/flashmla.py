@@ -52,7 +52,9 @@ def packed_caches(specs: dict[str, Any], backends: dict[str, str]) -> list[str]:
 
 def violation(cache: Any) -> str:
     """What FlashMLA would say about this cache; empty when it accepts it. ``cache``: what the layer holds."""
-    said: str = _contract.cache_refusal(cache)
+    # V4.1's states come only from releases whose kernel tells formats by their size.
+    newer = cache.shape[-1] in _contract.DETECTED_BYTES[1:]
+    said: str = _contract.cache_refusal(cache, detects_format=newer)
     if "Padding might be necessary" in said:
         # The kernel names a stride of its own argument; the allocation knows blocks.
         return f"{said}: blocks are {cache.stride()[0]} bytes apart, not a multiple of {_packed.PAGE_ALIGNMENT}"
