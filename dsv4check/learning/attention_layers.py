@@ -43,9 +43,16 @@ def layer_classes(source: Source) -> dict[str, Defined]:
     selector = source.get(MODEL, SELECTOR)
     returns = [node.value for node in ast.walk(selector) if isinstance(node, ast.Return)]
     returned = {name for value in returns for name in _possible(value)}
-    if not returned or any(find_class(source, MODEL, name) is None for name in returned):
+    variables = {
+        item.id for item in ast.walk(selector) if isinstance(item, ast.Name) and isinstance(item.ctx, ast.Store)
+    }
+    if not returned or returned & variables:
         # Given by way of a table, a variable or another function: any class of a layer that it knows.
-        returned = {name for name in names(source.tree(MODEL)) if _is_layer(source, name)}
+        known = names(source.tree(MODEL))
+        for name in known:
+            if name.endswith("Attention") and find_class(source, MODEL, name) is None:
+                raise LearningError(f"{MODEL} has no class {name} and imports none")
+        returned = {name for name in known if _is_layer(source, name)}
     if not returned:
         raise LearningError(f"{MODEL} {SELECTOR} returns no attention class")
     return {name: get_class(source, MODEL, name) for name in sorted(returned)}
