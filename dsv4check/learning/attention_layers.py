@@ -6,9 +6,9 @@ import ast
 from collections.abc import Mapping
 from typing import Any, Final
 
-from .classes import Defined, get_class, member
-from .interpret import Reading
-from .source import LearningError, Source
+from .classes import Defined, find_class, get_class, member
+from .following import Following
+from .source import LearningError, Source, names
 from .values import Symbol
 
 MODEL: Final = "models/deepseek_v4/nvidia/model.py"
@@ -16,6 +16,13 @@ LAYER: Final = ("models/deepseek_v4/attention.py", "model_executor/layers/deepse
 SELECTOR: Final = "_select_dsv4_attn_cls"
 ONE_CLASS: Final = "DeepseekV4MLAAttention"
 """The class of every layer in releases without the selector."""
+NVIDIA: Final[Mapping[str, bool]] = {
+    "current_platform.is_cuda()": True,
+    "current_platform.is_rocm()": False,
+    "current_platform.is_xpu()": False,
+    "current_platform.is_cpu()": False,
+}
+"""What the platform answers on NVIDIA GPUs."""
 PACKED: Final = "fp8_ds_mla"
 """The cache dtype that stands for packed states."""
 
@@ -33,11 +40,28 @@ def layer_classes(source: Source) -> dict[str, Defined]:
     """The attention classes that a launch can get, by name."""
     if not has_selector(source):
         return {ONE_CLASS: get_class(source, source.first(*LAYER), ONE_CLASS)}
-    returns = [node.value for node in ast.walk(source.get(MODEL, SELECTOR)) if isinstance(node, ast.Return)]
+    selector = source.get(MODEL, SELECTOR)
+    returns = [node.value for node in ast.walk(selector) if isinstance(node, ast.Return)]
     returned = {name for value in returns for name in _possible(value)}
+    variables = {
+        item.id for item in ast.walk(selector) if isinstance(item, ast.Name) and isinstance(item.ctx, ast.Store)
+    }
+    if not returned or returned & variables:
+        # Given by way of a table, a variable or another function: any class of a layer that it knows.
+        known = names(source.tree(MODEL))
+        for name in known:
+            if name.endswith("Attention") and find_class(source, MODEL, name) is None:
+                raise LearningError(f"{MODEL} has no class {name} and imports none")
+        returned = {name for name in known if _is_layer(source, name)}
     if not returned:
         raise LearningError(f"{MODEL} {SELECTOR} returns no attention class")
     return {name: get_class(source, MODEL, name) for name in sorted(returned)}
+
+
+def _is_layer(source: Source, name: str) -> bool:
+    defined = find_class(source, MODEL, name)
+    found = None if defined is None or defined.name != name else member(source, defined, "backend_cls")
+    return found is not None and isinstance(getattr(found[1], "value", None), ast.Name)
 
 
 def _possible(value: ast.expr | None) -> set[str]:
@@ -52,7 +76,7 @@ def uses_packed_layout(source: Source, defined: Defined) -> bool:
     path = source.first(*LAYER)
     for node in ast.walk(source.tree(path)):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "_resolve_dsv4_kv_cache_dtype" and node.args:
-            found = Reading(source, path, {}, defined).value(node.args[0])
+            found = Following(source, path, {}, defined).value(node.args[0])
             if isinstance(found, bool):
                 return found
             raise LearningError(f"{path}: cannot tell the layout of {defined.name} from {ast.unparse(node.args[0])!r}")
@@ -81,7 +105,7 @@ def called(source: Source, defined: Defined, method: str, known: Mapping[str, An
     found = member(source, defined, method)
     if found is None or not isinstance(found[1], ast.FunctionDef):
         raise LearningError(f"{defined.path} {defined.name} has no {method}")
-    return Reading(source, found[0].path, known, defined).run(found[1])
+    return Following(source, found[0].path, known, defined).run(found[1])
 
 
 def constructor(defined: Defined) -> ast.FunctionDef:
@@ -114,8 +138,7 @@ def implementation(source: Source, layer: Defined) -> Defined | None:
     if picked is None:
         return None
     picker = getattr(picked.func, "id", "") if isinstance(picked, ast.Call) else ""
-    rocm = {"current_platform.is_rocm()": False, "current_platform.is_xpu()": False}
-    outcome = Reading(source, layer.path, rocm).call(picker)
+    outcome = Following(source, layer.path, NVIDIA).call(picker)
     if not isinstance(outcome, Symbol):
         raise LearningError(f"{layer.path} {picker} returns no implementation")
     return get_class(source, layer.path, outcome.text)
@@ -126,7 +149,7 @@ def only_backend(source: Source, layer: Defined) -> Defined:
     picked = implementation(source, layer)
     if picked is not None:
         return backend_class(source, picked)
-    outcome = called(source, layer, "get_attn_backend", {})
+    outcome = called(source, layer, "get_attn_backend", NVIDIA)
     if not isinstance(outcome, Symbol):
         raise LearningError(f"{layer.path} {layer.name}.get_attn_backend returns no class")
     return get_class(source, layer.path, outcome.text)

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from .attention_layers import LAYER, ONE_CLASS, constructor
 from .classes import Defined, get_class, member
+from .following import Following, keywords
 from .interpret import Made, Reading
 from .source import LearningError, Source
 
@@ -42,19 +43,19 @@ def _spec(source: Source, owner: Defined, kind: str, dtype: str) -> dict[str, in
         "vllm_config.cache_config.cache_dtype": dtype,
     }
     known |= window_arguments(source) if kind == "window" else {}
-    made = Reading(source, found[0].path, known, owner).run(found[1])
+    made = Following(source, found[0].path, known, owner).run(found[1])
     if not isinstance(made, Made):
         raise LearningError(f"{owner.path} {owner.name}.get_kv_cache_spec makes no spec")
     name = ast.unparse(made.node.func)
     alignment = _number(made, "alignment", owner)
-    size = _number(made, "state_content_bytes", owner) if made.passes("state_content_bytes") else None
+    size = _number(made, "state_content_bytes", owner)
     if size is None and kind in ("main", "window"):
         size = _spec_bytes(source, name, dtype)
     return {"alignment": alignment, "bytes": size}
 
 
 def _number(made: Made, name: str, owner: Defined) -> int | None:
-    value = made.keyword(name)
+    value = keywords(made).get(name)
     if value is not None and not isinstance(value, int):
         raise LearningError(f"{owner.path} {owner.name}.get_kv_cache_spec: {name} is not a number")
     return value

@@ -110,3 +110,10 @@ def member(source: Source, defined: Defined, name: str) -> tuple[Defined, ast.st
         if found is not None:
             return owner, found
     return None
+
+
+def imported_as(source: Source, path: str, name: str) -> str:
+    """What a name is called where it is defined: ``from x import A as B`` makes ``A`` of ``B``."""
+    origin(source, path, name)
+    node = _IMPORTED[source][path].get(name)
+    return next((alias.name for alias in node.names if (alias.asname or alias.name) == name), name) if node else name

@@ -51,6 +51,20 @@ def test_quotes_are_lines_of_the_tree(tmp_path: Path) -> None:
             assert quote.text == line.strip()[:160] != "", name
 
 
+GLOBAL = "self.cache_config.cache_dtype"
+OVERWRITTEN = f"""string = {GLOBAL}
+                if kv_cache_spec.kv_quant_mode == KVQuantMode.NONE:
+                    string = "auto"
+                shape = group.backend"""
+MATCHED = f"""match kv_cache_spec.kv_quant_mode:
+                    case KVQuantMode.NONE:
+                        string = "auto"
+                    case _:
+                        string = {GLOBAL}
+                shape = group.backend"""
+LOOKED_UP = f"""table = {{KVQuantMode.NONE: "auto"}}
+                string = table.get(kv_cache_spec.kv_quant_mode, {GLOBAL})
+                shape = group.backend"""
 PIECES = "pieces = kv_cache_spec.storage_block_size // kernel_block_size"
 STATED = "state_content_bytes=584 if packed else None,\n            alignment="
 REFUSED = 'f"this layout only supports fp8 kv-cache, got {kv_cache_dtype}"'
@@ -330,8 +344,56 @@ FLIPS = {
         {tree.DSPARK: (("layers.{stage}", "layers.{self.config.num_hidden_layers + stage}"),)},
         {"dspark-name-mapping": "target-layers"},
     ),
+    "DSpark's names are taken apart in another way": (
+        {tree.DSPARK: (('    m = re.match(r"mtp\\.(\\d+)\\.(.*)", name)', "    m = MTP.match(name)"),)},
+        {},
+    ),
+    "V1 overwrites the launch's cache dtype": (
+        {tree.V1: (("shape = group.backend", OVERWRITTEN),)},
+        {"v1-cache-dtype-string": "global-if-quantised"},
+    ),
+    "V1 takes the string by a match": (
+        {tree.V1: (("shape = group.backend", MATCHED),)},
+        {"v1-cache-dtype-string": "global-if-quantised"},
+    ),
+    "V1 looks the string up": (
+        {tree.V1: (("shape = group.backend", LOOKED_UP),)},
+        {"v1-cache-dtype-string": "global-if-quantised"},
+    ),
+    "the window's mode is none by a variable": (
+        {
+            tree.WINDOW: (
+                (
+                    "kv_quant_mode=get_kv_quant_mode(self.cache_config.cache_dtype)",
+                    '**{"kv_quant_mode": KVQuantMode.NONE}',
+                ),
+            )
+        },
+        {"swa-spec-quant-mode": "none", "packed-view-width": "plain"},
+    ),
+    "auto is looked up": (
+        {
+            tree.LAYER: (
+                (
+                    "    if packed:\n        assert",
+                    '    if packed:\n        kv_cache_dtype = {"auto": "fp8"}.get(kv_cache_dtype, kv_cache_dtype)\n'
+                    "        assert",
+                ),
+            )
+        },
+        {"auto-kv-cache-dtype": "fp8"},
+    ),
     "DSpark's weights get numbers from elsewhere": (
-        {tree.DSPARK: (("stage = int(m.group(1))", "stage = self.first_layer + int(m.group(1))"),)},
+        {
+            tree.DSPARK: (
+                ("stage = int(m.group(1))", "stage = self.first_layer + int(m.group(1))"),
+                (
+                    "    def _remap_dspark_name",
+                    "    def __init__(self, config):\n        self.first_layer = config.num_hidden_layers\n"
+                    "    def _remap_dspark_name",
+                ),
+            )
+        },
         {"dspark-name-mapping": "target-layers"},
     ),
     "DSpark for every GPU": (

@@ -6,8 +6,8 @@ import ast
 import re
 from typing import Any, Final
 
-from dsv4check.learning.classes import get_class
-from dsv4check.learning.interpret import Reading
+from dsv4check.learning.classes import Defined, get_class
+from dsv4check.learning.following import Following, Thing
 from dsv4check.learning.sections.spec_decode.config import frozen_quantization
 from dsv4check.learning.sections.spec_decode.draft import (
     DSPARK_CLASS,
@@ -51,28 +51,54 @@ def _names(source: Source) -> Decision:
         raise LearningError(f"{path} {DSPARK_CLASS} has no {_REMAP}")
     argument = remap.args.args[-1].arg
     known: dict[str, Any] = {argument: f"mtp.{_STAGE}.{_REST}"}
-    for item in (node for node in ast.walk(remap) if isinstance(node, (ast.Assign, ast.NamedExpr))):
-        if isinstance(item.value, ast.Call) and ast.unparse(item.value.func).endswith("match"):
-            target = ast.unparse(item.targets[0] if isinstance(item, ast.Assign) else item.target)
-            known |= {
-                f"{target} is None": False,
-                f"{target} is not None": True,
-                f"not {target}": False,
-                f"{target}.group(1)": _STAGE,
-                f"{target}.group(2)": _REST,
-                f"{target}.groups()": (_STAGE, _REST),
-            }
     for holder in ("self.config", "self.model.config", "self.hf_config", "config"):
         known[f"{holder}.num_hidden_layers"] = _LAYERS
-    outcome = Reading(source, path, known, owner).run(remap)
+    known |= _kept(owner)
+    outcome = Following(source, path, known, owner, seen=_matched).run(remap)
     if isinstance(outcome, Raised) or not isinstance(outcome, str):
         raise LearningError(f"{path} {_REMAP} gives no name for a weight of a draft's layer")
     found = re.fullmatch(rf"model\.layers\.(\d+|\{{.*\}})\.{re.escape(_REST)}", outcome)
-    if found is None:
+    value = "" if found is None else _numbering(found[1])
+    if not value:
         raise LearningError(f"{path} {_REMAP} gives {outcome!r} for a weight of a draft's layer")
-    value = "stage" if found[1] == _STAGE else "target-layers"
     returned = [item for item in ast.walk(remap) if isinstance(item, ast.Return) and having(item, "layers.")]
     return value, [(path, item) for item in (*returned, remap)]
+
+
+def _numbering(layer: str) -> str:
+    """Which number a draft's layer gets; empty where it is not known."""
+    if layer == _STAGE:
+        return "stage"
+    counted = "num_hidden_layers" in layer if layer.startswith("{") else int(layer) >= _LAYERS
+    return "target-layers" if counted else ""
+
+
+def _matched(reading: Following, call: ast.Call) -> Any:
+    """The name is of the form that the function looks for, with the stage and the rest in its two groups."""
+    name = ast.unparse(call.func).rpartition(".")[2]
+    if name in ("match", "fullmatch", "search"):
+        named = re.findall(r"\?P<(\w+)>", ast.unparse(call)) or ["1", "2"]
+        parts = dict(zip(named, (_STAGE, _REST), strict=False))
+        return Thing("match", {f"[{key}]": value for key, value in {**parts, "1": _STAGE, "2": _REST}.items()})
+    if name in ("group", "groups", "groupdict") and isinstance(call.func, ast.Attribute):
+        found = reading.value(call.func.value)
+        if isinstance(found, Thing) and found.text == "match":
+            asked = [found.attributes.get(f"[{reading.value(item)}]") for item in call.args]
+            if name == "groups":
+                return _STAGE, _REST
+            return asked[0] if len(asked) == 1 else tuple(asked) if asked else None
+    return None
+
+
+def _kept(owner: Defined) -> dict[str, int]:
+    """Attributes in which the constructor keeps the number of the target's layers."""
+    init = owner.member("__init__")
+    return {
+        ast.unparse(target): _LAYERS
+        for item in (ast.walk(init) if init is not None else ())
+        if isinstance(item, ast.Assign) and ast.unparse(item.value).endswith(".num_hidden_layers")
+        for target in item.targets
+    }
 
 
 def _method(source: Source) -> Decision:

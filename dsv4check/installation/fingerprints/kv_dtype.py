@@ -15,6 +15,7 @@ from dsv4check.learning.attention_layers import (
     only_backend,
 )
 from dsv4check.learning.classes import get_class, member
+from dsv4check.learning.following import Following
 from dsv4check.learning.sections.kv_cache import (
     ATTENTION_CONFIG,
     CACHE_CONFIG,
@@ -42,9 +43,9 @@ def _resolving(source: Source) -> tuple[str, ast.FunctionDef]:
 def _refusals(source: Source) -> list[Place]:
     path, node = _resolving(source)
     found = [item for item in refusing(node, "only supports fp8") if "kv_cache_dtype" in names(item)]
-    if not found:
-        raise LearningError(f"{path} {node.name} refuses no cache dtype")
-    return [(path, item) for item in found]
+    # In other words, or in another function: what it refuses was worked out, the lines are the nearest there are.
+    other = [item for item in ast.walk(node) if isinstance(item, (ast.Raise, ast.Assert))]
+    return [(path, item) for item in found or other or [node]]
 
 
 def _auto(source: Source) -> Decision:
@@ -68,24 +69,31 @@ def _wording(source: Source) -> Decision:
 def _lists(source: Source) -> Decision:
     """A backend of packed states alone must not list unpacked dtypes, one of plain rows alone not the packed one."""
     uses: dict[str, set[bool]] = {}
-    listed: dict[str, tuple[str, ast.List | ast.Tuple]] = {}
+    listed: dict[str, Place] = {}
+    stored: dict[str, tuple[str, ...]] = {}
     packed = layouts(source)
     for name, layer in layer_classes(source).items():
         backend = only_backend(source, layer) if name == ONE_CLASS else backend_class(source, layer)
         found = member(source, backend, "supported_kv_cache_dtypes")
         value = getattr(found[1], "value", None) if found else None
-        if found is None or not isinstance(value, (ast.List, ast.Tuple)):
+        names_ = Following(source, found[0].path, {}, found[0]).value(value) if found and value else None
+        if (
+            found is None
+            or value is None
+            or not isinstance(names_, (tuple, list))
+            or not all(isinstance(item, str) for item in names_)
+        ):
             raise LearningError(f"{backend.path} {backend.name} lists no supported_kv_cache_dtypes")
         uses.setdefault(backend.name, set()).add(packed[name])
-        listed[backend.name] = (found[0].path, value)
+        listed[backend.name], stored[backend.name] = (found[0].path, value), tuple(names_)
     wrong: list[tuple[str, Place]] = []
     for name, (path, value) in listed.items():
-        for item in value.elts:
-            dtype = item.value if isinstance(item, ast.Constant) else None
+        lines = {item.value: item for item in ast.walk(value) if isinstance(item, ast.Constant)}
+        for dtype in stored[name]:
             if uses[name] == {True} and dtype in ("bfloat16", "float16"):
-                wrong.append(("bfloat16-listed", (path, item)))
+                wrong.append(("bfloat16-listed", (path, lines.get(dtype, value))))
             if uses[name] == {False} and dtype == "fp8_ds_mla":
-                wrong.append(("packed-listed", (path, item)))
+                wrong.append(("packed-listed", (path, lines.get(dtype, value))))
     if wrong:
         value = min(kind for kind, _ in wrong)
         return value, [place for kind, place in wrong if kind == value]

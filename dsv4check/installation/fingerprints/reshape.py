@@ -5,21 +5,20 @@ from __future__ import annotations
 import ast
 from typing import Any, Final
 
-from dsv4check.learning.interpret import Reading
 from dsv4check.learning.sections.block_size import SHAPING, SPECS, UTILS, settling_statements
-from dsv4check.learning.source import LearningError, Source, ancestors, names
+from dsv4check.learning.shaping import BLOCKS, Shape, shapes
+from dsv4check.learning.source import LearningError, Source, names
 from dsv4check.learning.values import Symbol
 
-from .kit import Decision, Place, assignments, called, class_of, fingerprint, function, mentions
+from .kit import Decision, Place, assignments, called, fingerprint, function, mentions
 
-_SHAPE: Final = "get_kv_cache_shape"
 _SHARED: Final = "allocate_kv_cache"
 _SIZES: Final = "compute_layer_kv_cache_shape_bytes"
+_TELLING: Final = ("kv_quant_mode", "cache_dtype_str", "cache_dtype")
 _LAYER: Final = "the layer's string"
 _GLOBAL: Final = "the global string"
 _QUANTISED: Final = Symbol("KVQuantMode.FP8_PER_TENSOR")
 _NOT_QUANTISED: Final = Symbol("KVQuantMode.NONE")
-_BLOCKS: Final = 10
 _KERNEL: Final = 256
 """Tokens of a block of V4's kernels in every release."""
 _RATIOS: Final = (4, 128)
@@ -34,68 +33,29 @@ def string_of(source: Source, runner: str) -> Decision:
     path, name = SHAPING[runner]
     if source.find(path, name) is None:
         return "spec-shape", _shared_shape(source, path)
-    shaping = function(source, path, name)
-    call, spec = _shape_call(shaping, path)
-    argument = next((item.value for item in call.keywords if item.arg == "cache_dtype_str"), None)
-    if argument is None:
-        if len(call.args) < 5:
-            raise LearningError(f"{path} {name}: {_SHAPE} gets no cache dtype")
-        argument = call.args[4]
-    steps = settling_statements(shaping, [argument])
-    kinds = _kinds(source, spec, steps)
-
-    def outcome(mode: Symbol) -> Any:
-        known = {
-            f"{spec}.kv_quant_mode": mode,
-            f"{spec}.cache_dtype_str": _LAYER,
-            f"getattr({spec}, 'cache_dtype_str', None)": _LAYER,
-            "self.cache_config.cache_dtype": _GLOBAL,
-            "cache_dtype": _GLOBAL,
-            **kinds,
-        }
-        reading = Reading(source, path, known)
-        reading.run(shaping, steps)
-        return reading.value(argument)
-
-    outcomes = (outcome(_QUANTISED), outcome(_NOT_QUANTISED))
-    values = {
+    asked = {mode: _asked(source, path, name, mode) for mode in (_QUANTISED, _NOT_QUANTISED)}
+    given = [{item.dtype for item in found} for found in asked.values()]
+    values: dict[tuple[Any, ...], str] = {
         (_GLOBAL, _GLOBAL): "global",
         (_GLOBAL, "auto"): "global-if-quantised",
         (_LAYER, "auto"): "spec-if-quantised",
         (_LAYER, _GLOBAL): "spec-if-quantised",
         (_LAYER, _LAYER): "spec",
     }
+    outcomes = tuple(item.pop() if len(item) == 1 else None for item in given)
     value = values.get(outcomes) if all(isinstance(item, str) for item in outcomes) else None
+    first = asked[_QUANTISED][0]
     if value is None:
-        raise LearningError(f"{path} {name}: which cache dtype {ast.unparse(argument)!r} stands for")
-    asked = [item for step in steps for item in mentions(step, "kv_quant_mode", "cache_dtype_str", "cache_dtype")]
-    return value, [(path, argument), *((path, node) for node in (*steps, *asked))]
+        raise LearningError(f"{path} {name}: which cache dtype {ast.unparse(first.dtype_node)!r} stands for")
+    places = {(item.path, item.dtype_node) for found in asked.values() for item in found}
+    steps = settling_statements(function(source, path, name), [first.dtype_node]) if first.path == path else []
+    told = [(path, node) for step in steps for node in (step, *mentions(step, *_TELLING))]
+    return value, [*sorted(places, key=lambda place: place[1].lineno), *told]
 
 
-def _kinds(source: Source, spec: str, steps: list[ast.stmt]) -> dict[str, bool]:
-    """What ``isinstance`` says of a V4 spec, by the text of each such question."""
-    asked = {
-        node
-        for step in steps
-        for node in ast.walk(step)
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance" and len(node.args) == 2
-    }
-    if not asked:
-        return {}
-    bases = {class_of(source, SPECS, "MLAAttentionSpec").name, *ancestors(source, SPECS, "MLAAttentionSpec")}
-    return {ast.unparse(node): bool(names(node.args[1]) & bases) for node in asked if ast.unparse(node.args[0]) == spec}
-
-
-def _shape_call(shaping: ast.FunctionDef, path: str) -> tuple[ast.Call, str]:
-    """The one call that asks a backend for a shape, and what the spec is called there."""
-    calls = [
-        node
-        for node in ast.walk(shaping)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == _SHAPE
-    ]
-    if len(calls) != 1 or len(calls[0].args) < 4 or not isinstance(calls[0].args[3], ast.Attribute):
-        raise LearningError(f"{path} {shaping.name} does not ask for the shape of a cache once")
-    return calls[0], ast.unparse(calls[0].args[3].value)
+def _asked(source: Source, path: str, name: str, mode: Symbol) -> tuple[Shape, ...]:
+    spec = {"kv_quant_mode": mode, "cache_dtype_str": _LAYER, "block_size": _KERNEL, "storage_block_size": _KERNEL // 4}
+    return shapes(source, path, name, spec, _KERNEL, _GLOBAL)
 
 
 def _shared_shape(source: Source, path: str) -> list[Place]:
@@ -117,35 +77,36 @@ def _blocks(source: Source) -> Decision:
     path, name = SHAPING["v2"]
     if source.find(path, name) is None:
         return "spec-view", [*_shared_shape(source, path), *_spec_blocks(source)]
-    shaping = function(source, path, name)
-    call, spec = _shape_call(shaping, path)
-    steps = settling_statements(shaping, call.args[:2])
-    fits = {size: {_fits(source, path, shaping, spec, size, ratio) for ratio in _RATIOS} for size in (1, 2)}
-    places = [(path, node) for step in steps for node in mentions(step, "block_size", "storage_block_size")]
-    places = [*places, *((path, node) for node in call.args[:2])]
-    if fits[1] != {True}:
+    found = {size: [item for ratio in _RATIOS for item in _rows(source, path, name, size, ratio)] for size in (1, 2)}
+    first = found[1][0][0]
+    wanted = first.node.args[:2]
+    steps = settling_statements(function(source, path, name), wanted) if first.path == path else []
+    places: list[Place] = [
+        (path, node) for step in steps for node in mentions(step, "block_size", "storage_block_size")
+    ]
+    places = [*places, *((first.path, node) for node in (*wanted, first.node))]
+    if not all(fits for _, fits in found[1]):
         return "block-size", places
-    return ("storage-size" if fits[2] == {True} else "kernel-size"), places
+    return ("storage-size" if all(fits for _, fits in found[2]) else "kernel-size"), places
 
 
-def _fits(source: Source, path: str, shaping: ast.FunctionDef, spec: str, pieces: int, ratio: int) -> bool:
+def _rows(source: Source, path: str, name: str, pieces: int, ratio: int) -> list[tuple[Shape, bool]]:
     """Do the rows of a block of so many kernel blocks, of a compressed cache, add up to what was allocated?"""
-    call, _ = _shape_call(shaping, path)
     rows = pieces * _KERNEL // ratio
-    known = {
-        "num_blocks": _BLOCKS,
-        f"{spec}.block_size": pieces * _KERNEL,
-        f"{spec}.storage_block_size": rows,
-        "kernel_block_sizes": (_KERNEL,),
-        "kv_cache_group_id": 0,
-        "group.kv_cache_group_id": 0,
+    spec = {
+        "kv_quant_mode": _QUANTISED,
+        "cache_dtype_str": _LAYER,
+        "block_size": pieces * _KERNEL,
+        "storage_block_size": rows,
+        "compress_ratio": ratio,
     }
-    reading = Reading(source, path, known)
-    reading.run(shaping, settling_statements(shaping, call.args[:2]))
-    number, height = (reading.value(item) for item in call.args[:2])
-    if not isinstance(number, int) or not isinstance(height, int) or number * height < _BLOCKS * rows:
-        raise LearningError(f"{path} {shaping.name}: the number and height of blocks cannot be told")
-    return number * height == _BLOCKS * rows
+    answers = []
+    for item in shapes(source, path, name, spec, _KERNEL, _GLOBAL):
+        total = item.total
+        if total is None or total < BLOCKS * rows:
+            raise LearningError(f"{path} {name}: the number and height of blocks cannot be told")
+        answers.append((item, total == BLOCKS * rows))
+    return answers
 
 
 def _spec_blocks(source: Source) -> list[Place]:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection
-from typing import Final
+from typing import Any, Final
 
 from dsv4check.learning.attention_layers import LAYER, ONE_CLASS, PACKED, layouts
-from dsv4check.learning.cache_specs import BASE_CLASS, WINDOW
-from dsv4check.learning.classes import get_class, member
-from dsv4check.learning.interpret import Made, Reading
+from dsv4check.learning.cache_specs import BASE_CLASS, WINDOW, window_arguments
+from dsv4check.learning.classes import find_class, get_class, lineage, member
+from dsv4check.learning.following import Following, keywords
+from dsv4check.learning.interpret import Made
 from dsv4check.learning.sections.block_size import SHAPING
 from dsv4check.learning.source import LearningError, Source
+from dsv4check.learning.values import Symbol
 
-from .kit import Decision, Place, called, fingerprint, function
+from .kit import Decision, Place, assignments, called, fingerprint, function
 from .reshape import string_of
 
+_HEAD: Final = 512
+"""Bytes of a plain row of one byte a number."""
 _PLANNING: Final = ("v1/core/kv_cache_planning.py", "v1/core/kv_cache_utils.py")
 
 
@@ -32,28 +36,72 @@ def _made_spec(source: Source, kind: str, dtype: str) -> tuple[str, Made]:
     found = member(source, owner, "get_kv_cache_spec")
     if found is None or not isinstance(found[1], ast.FunctionDef):
         raise LearningError(f"{owner.path} {owner.name} has no get_kv_cache_spec")
-    known = {
+    known: dict[str, Any] = {
         "self.compress_ratio": 4,
         "self.kv_cache_dtype": dtype,
         "self.cache_config.cache_dtype": dtype,
         "vllm_config.cache_config.cache_dtype": dtype,
     }
-    made = Reading(source, found[0].path, known, owner).run(found[1])
+    known |= _kept_numbers(source) if kind == "window" else {}
+    made = Following(source, found[0].path, known, owner).run(found[1])
     if not isinstance(made, Made):
         raise LearningError(f"{owner.path} {owner.name}.get_kv_cache_spec makes no spec")
     return found[0].path, made
 
 
+def _kept_numbers(source: Source) -> dict[str, Any]:
+    """Numbers that the sliding window's cache is made with; none where that cannot be told, they may not be needed."""
+    try:
+        return window_arguments(source)
+    except LearningError:
+        return {}
+
+
 def _sets(source: Source, kind: str) -> tuple[dict[str, ast.expr], Place]:
     """What tells the spec of packed states from plain rows, beside the string; and where the spec is made."""
     path, made = _made_spec(source, kind, PACKED)
+    values = keywords(made)
     given: dict[str, ast.expr] = {}
-    for item in made.node.keywords:
-        if item.arg == "kv_quant_mode" and not ast.unparse(item.value).endswith(("None", ".NONE")):
-            given[item.arg] = item.value
-        if item.arg == "state_content_bytes" and made.keyword(item.arg) is not None:
-            given[item.arg] = item.value
+    for name in ("kv_quant_mode", "state_content_bytes"):
+        if name not in values:
+            given |= _inherited(source, path, made, name)
+        elif _says(path, name, values[name]):
+            given[name] = _keyword(made, name)
     return given, (path, made.node)
+
+
+def _inherited(source: Source, path: str, made: Made, name: str) -> dict[str, ast.expr]:
+    """The field where the spec's own class gives it. Raises LearningError where the class works it out."""
+    owner = find_class(source, path, ast.unparse(made.node.func))
+    if owner is None:
+        return {}
+    for item in lineage(source, owner):
+        init = item.member("__post_init__")
+        if init is not None and any(isinstance(node, ast.Constant) and node.value == name for node in ast.walk(init)):
+            raise LearningError(f"{item.path} {item.name}: {name} is worked out after the spec is made")
+    found = member(source, owner, name)
+    default = None if found is None else getattr(found[1], "value", None)
+    if found is None or default is None or isinstance(found[1], ast.FunctionDef):
+        return {}
+    value = Following(source, found[0].path, {}).value(default)
+    return {name: made.node} if _says(found[0].path, name, value) else {}
+
+
+def _says(path: str, name: str, value: Any) -> bool:
+    """Does the value tell packed states from plain rows? Raises LearningError where it is not known."""
+    if name == "state_content_bytes":
+        if value is not None and not isinstance(value, int):
+            raise LearningError(f"{path}: {name} of a packed cache is not known")
+        return value is not None and value > _HEAD
+    if isinstance(value, Made) and called(value.node) == "get_kv_quant_mode" and value.node.args:
+        dtype = value.reading.value(value.node.args[0])
+        if isinstance(dtype, str):
+            return dtype.startswith("fp8")
+    if value is None or value == 0:
+        return False
+    if not isinstance(value, Symbol) or not value.constant:
+        raise LearningError(f"{path}: {name} of a packed cache is not known")
+    return not value.text.endswith(".NONE")
 
 
 def _spec_mode(source: Source, kind: str) -> Decision:
@@ -67,7 +115,7 @@ def _alignment(source: Source) -> Decision:
         path, made = _made_spec(source, "main", PACKED)
         return "no-plain-rows", [(path, _keyword(made, "alignment"))]
     specs = {kind: _made_spec(source, kind, "bfloat16") for kind in ("main", "window")}
-    sizes = {made.keyword("alignment") for _, made in specs.values()}
+    sizes = {keywords(made).get("alignment") for _, made in specs.values()}
     value = {None: "none", 512: "aligned-512"}.get(sizes.pop()) if len(sizes) == 1 else None
     if value is None:
         raise LearningError("plain rows do not share one known alignment")
@@ -142,15 +190,56 @@ def _carried(source: Source, path: str, promote: ast.FunctionDef) -> tuple[set[s
     whole = [node for node in calls if called(node) in ("replace_as", "replace")]
     if whole:
         dropped = {item.value for item in ast.walk(whole[0]) if isinstance(item, ast.Constant)}
+        dropped |= {name for name, value in _passed(path, promote, whole[0]) if not _copies(path, promote, name, value)}
         fields = {name for name in (*given, "cache_dtype_str") if name not in dropped}
         return fields, [(path, whole[0]), *((place[0], node) for node in given.values())]
     made = [node for node in calls if called(node) == "MLAAttentionSpec"]
     if len(made) != 1:
         raise LearningError(f"{path} {promote.name} does not make one MLAAttentionSpec of a sliding window")
-    passed = {item.arg: item.value for item in made[0].keywords if item.arg}
+    passed = {name: value for name, value in _passed(path, promote, made[0]) if _copies(path, promote, name, value)}
     fields = {name for name in passed if name in given or name == "cache_dtype_str"}
     told = [passed[name] for name in sorted(fields - {"cache_dtype_str"})] or [made[0]]
     return fields, [(path, node) for node in told]
+
+
+def _passed(path: str, promote: ast.FunctionDef, call: ast.Call) -> list[tuple[str, ast.expr]]:
+    """Keyword arguments of a call, those of tables that stand in the function included."""
+    found: list[tuple[str, ast.expr]] = []
+    for item in call.keywords:
+        table = _settled(promote, item.value) if item.arg is None else None
+        if item.arg is not None:
+            found.append((item.arg, item.value))
+        elif isinstance(table, ast.Dict) and all(isinstance(key, ast.Constant) for key in table.keys):
+            found += [
+                (str(getattr(key, "value", "")), value) for key, value in zip(table.keys, table.values, strict=True)
+            ]
+        else:
+            raise LearningError(f"{path} {promote.name}: what a promoted sliding window is given is not known")
+    return found
+
+
+def _settled(promote: ast.FunctionDef, value: ast.expr) -> ast.expr:
+    """What a name stands for, where the function gives it once."""
+    found = assignments(promote, value.id) if isinstance(value, ast.Name) else []
+    return found[0].value if len(found) == 1 else value
+
+
+def _copies(path: str, promote: ast.FunctionDef, name: str, value: ast.expr) -> bool:
+    """Does the promoted spec say what the sliding window's says? Raises LearningError where that is not known."""
+    if name not in ("kv_quant_mode", "state_content_bytes", "cache_dtype_str"):
+        return True
+    match _settled(promote, value):
+        case ast.Attribute(attr=attr) if attr == name:
+            return True
+        case ast.Call(func=ast.Name(id="getattr"), args=[_, ast.Constant(value=attr), *_]) if attr == name:
+            return True
+        case ast.Call(func=ast.Name(id="get_kv_quant_mode"), args=[ast.Attribute(attr="cache_dtype_str")]):
+            return True
+        case ast.Constant(value=None) | ast.Attribute(attr="NONE"):
+            return False
+        case ast.Attribute(value=ast.Name(id="KVQuantMode")):
+            return True
+    raise LearningError(f"{path} {promote.name}: what {name} of a promoted sliding window is")
 
 
 _MODES: Final = {

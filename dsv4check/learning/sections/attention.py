@@ -14,6 +14,7 @@ from typing import Any, Final
 from ..attention_layers import (
     LAYER,
     MODEL,
+    NVIDIA,
     ONE_CLASS,
     PACKED,
     SELECTOR,
@@ -27,7 +28,7 @@ from ..attention_layers import (
     uses_packed_layout,
 )
 from ..classes import Defined, get_class
-from ..interpret import Reading
+from ..following import Following
 from ..release import Release
 from ..source import LearningError, Source, names
 from ..values import Raised, Symbol
@@ -121,11 +122,14 @@ def outcome_of_selector(source: Source, backend: str | None, major: int | None) 
     """Name of the class, or how the selector refuses. Raises LearningError where it does something else."""
     asked = None if backend is None else Symbol(f"{ENUM}.{backend}", "{backend}")
     capability = None if major is None else SimpleNamespace(major=major)
-    outcome = Reading(
-        source,
-        MODEL,
-        {"vllm_config.attention_config.backend": asked, "current_platform.get_device_capability()": capability},
-    ).call(SELECTOR)
+    known = {
+        **NVIDIA,
+        "vllm_config.attention_config.backend": asked,
+        "current_platform.get_device_capability()": capability,
+        **{f"current_platform.is_device_capability_family({10 * item})": item == major for item in MAJORS},
+        **{f"current_platform.has_device_capability({10 * item})": item <= (major or 0) for item in MAJORS},
+    }
+    outcome = Following(source, MODEL, known).call(SELECTOR)
     if isinstance(outcome, Symbol):
         return outcome.text
     if isinstance(outcome, Raised):
@@ -183,7 +187,7 @@ def _one_class(source: Source, backends: list[str]) -> dict[str, Any]:
         function = constructor(owner)
 
         def pad(heads: int) -> Any:
-            return Reading(source, path, {"num_heads": heads}, owner).settle(function, "self.padded_heads")
+            return Following(source, path, {"num_heads": heads}, owner).settle(function, "self.padded_heads")
     else:
 
         def pad(heads: int) -> Any:

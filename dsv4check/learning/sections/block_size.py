@@ -15,6 +15,7 @@ from ..attention_layers import ONE_CLASS, assigned, backend_class, called, layer
 from ..classes import get_class
 from ..interpret import Reading
 from ..release import Release
+from ..shaping import BLOCKS, shapes
 from ..source import LearningError, Source, names, strings
 
 PLATFORM: Final = "platforms/interface.py"
@@ -138,29 +139,17 @@ def _no_split_error(source: Source, kernel: int) -> str:
 
 def _several_blocks(source: Source, path: str, name: str, kernel: int) -> str:
     """Does a block of two kernel blocks get as many rows as its memory holds (``works``), or more (``set-storage``)?"""
-    function = source.get(path, name)
-    shapes = [
-        node
-        for node in ast.walk(function)
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".get_kv_cache_shape")
-    ]
-    if len(shapes) != 1 or len(shapes[0].args) < 2 or not isinstance(function, ast.FunctionDef):
-        raise LearningError(f"{path} {name} does not ask for the shape of a cache once")
-    blocks, rows = 10, _SEVERAL * kernel // _RATIO
-    known = {
-        "num_blocks": blocks,
-        "kv_cache_spec.block_size": _SEVERAL * kernel,
-        "kv_cache_spec.storage_block_size": rows,
-        "kernel_block_sizes": (kernel,),
-        "kv_cache_group_id": 0,
-        "group.kv_cache_group_id": 0,
-    }
-    reading = Reading(source, path, known)
-    reading.run(function, settling_statements(function, shapes[0].args[:2]))
-    number, height = (reading.value(item) for item in shapes[0].args[:2])
-    if not isinstance(number, int) or not isinstance(height, int) or number * height < blocks * rows:
-        raise LearningError(f"{path} {name}: the number and height of blocks cannot be told")
-    return "works" if number * height == blocks * rows else "set-storage"
+    rows = _SEVERAL * kernel // _RATIO
+    spec = {"block_size": _SEVERAL * kernel, "storage_block_size": rows, "compress_ratio": _RATIO}
+    outcomes = set()
+    for item in shapes(source, path, name, spec, kernel):
+        total = item.total
+        if total is None or total < BLOCKS * rows:
+            raise LearningError(f"{path} {name}: the number and height of blocks cannot be told")
+        outcomes.add("works" if total == BLOCKS * rows else "set-storage")
+    if len(outcomes) > 1:
+        raise LearningError(f"{path} {name} does not shape all V4 caches the same way")
+    return outcomes.pop()
 
 
 def settling_statements(function: ast.FunctionDef, wanted: list[ast.expr]) -> list[ast.stmt]:

@@ -12,12 +12,13 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from ..attention_layers import LAYER, MODEL, ONE_CLASS, PACKED, assigned, constructor, layouts
-from ..cache_specs import COMPRESSOR, WINDOW, cache_specs, window_arguments
-from ..classes import get_class, origin
+from ..cache_specs import BASE_CLASS, COMPRESSOR, WINDOW, cache_specs, window_arguments
+from ..classes import find_class, get_class, origin
+from ..following import Following
 from ..interpret import Reading
 from ..release import Release
 from ..source import LearningError, Source, names, raises
-from ..values import Raised
+from ..values import Raised, Symbol
 
 CACHE_CONFIG: Final = "config/cache.py"
 VLLM_CONFIG: Final = "config/vllm.py"
@@ -25,6 +26,7 @@ ATTENTION_CONFIG: Final = "config/attention.py"
 INDEXED: Final = (LAYER[0], MODEL, "model_executor/models/deepseek_v4.py")
 """Where a layer decides whether it gets an indexer."""
 RESOLVER: Final = "_resolve_dsv4_kv_cache_dtype"
+_HOLDERS: Final = ("cache_config", "self.cache_config", "vllm_config.cache_config")
 _UNPACKED: Final = "bfloat16"
 _PROBE: Final = "probe-dtype"
 _INDEX_HEAD: Final = 128
@@ -74,8 +76,9 @@ def packed_dtypes(source: Source) -> dict[str, Any]:
             function = source.get(path, RESOLVER)
             if not isinstance(function, ast.FunctionDef) or len(function.args.args) != 3:
                 raise LearningError(f"{path} {RESOLVER} takes other parameters than layout, dtype and cache config")
-            values = dict(zip((item.arg for item in function.args.args), (True, dtype, None), strict=True))
-            return Reading(source, path, values).run(function)
+            asked = _handed(source, path, dtype)
+            values = dict(zip((item.arg for item in function.args.args), (True, asked, None), strict=True))
+            return Following(source, path, values).run(function)
     else:
         where = "__init__"
         owner = get_class(source, path, ONE_CLASS)
@@ -88,7 +91,7 @@ def packed_dtypes(source: Source) -> dict[str, Any]:
             raise LearningError(f"{path} {ONE_CLASS}.__init__ does not check kv_cache_dtype")
 
         def resolve(dtype: str) -> Any:
-            return Reading(source, path, {"kv_cache_dtype": dtype}).run(constructor(owner), checks)
+            return Following(source, path, {"kv_cache_dtype": dtype}).run(constructor(owner), checks)
 
     refused = resolve(_PROBE)
     if not isinstance(refused, Raised) or _PROBE not in refused.message:
@@ -102,6 +105,47 @@ def packed_dtypes(source: Source) -> dict[str, Any]:
         "error": refused.message.replace(_PROBE, "{dtype}"),
         "where": f"{path}:{where}",
     }
+
+
+def _handed(source: Source, path: str, dtype: str) -> str:
+    """The cache dtype that the layer hands to the resolver: the launch's own, or what it makes of it before."""
+    owner = find_class(source, path, BASE_CLASS)
+    init = None if owner is None else owner.member("__init__")
+    if not isinstance(init, ast.FunctionDef):
+        return dtype
+    calls = [
+        node for node in ast.walk(init) if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(RESOLVER)
+    ]
+    if len(calls) != 1:
+        return dtype
+    given = [*calls[0].args, *(item.value for item in calls[0].keywords if item.arg == "kv_cache_dtype")]
+    argument = given[1] if len(calls[0].args) > 1 else given[-1]
+    wanted = {ast.unparse(item) for item in ast.walk(argument) if isinstance(item, ast.Name)} - {"self"}
+    body = [
+        item
+        for item in init.body
+        if item.lineno < calls[0].lineno and (_stores(item, "cache_dtype") or wanted & _named(item))
+    ]
+    known = {f"{holder}.cache_dtype": dtype for holder in _HOLDERS} | {"cache_config": Symbol("cache_config")}
+    reading = Following(source, path, known, owner)
+    outcome = reading.run(init, body)
+    value = reading.value(argument)
+    if outcome is None and isinstance(value, str):
+        return value
+    if outcome is None and isinstance(value, Symbol) and value.text.endswith("cache_dtype"):
+        return dtype
+    raise LearningError(f"{path} {BASE_CLASS}: what cache dtype {ast.unparse(argument)!r} stands for")
+
+
+def _named(node: ast.stmt) -> set[str]:
+    return {item.id for item in ast.walk(node) if isinstance(item, ast.Name) and isinstance(item.ctx, ast.Store)}
+
+
+def _stores(node: ast.stmt, name: str) -> bool:
+    return any(
+        isinstance(item, ast.Attribute) and item.attr == name and isinstance(item.ctx, ast.Store)
+        for item in ast.walk(node)
+    )
 
 
 def _packed_figures(specs: Mapping[str, Mapping[str, int | None]]) -> dict[str, int]:

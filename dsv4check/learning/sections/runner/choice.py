@@ -5,9 +5,12 @@ from __future__ import annotations
 import ast
 from typing import Any, Final
 
+from ...attention_layers import NVIDIA
+from ...classes import get_class
+from ...following import Following, Thing
 from ...guards import Guarded, constants, guarded, words
 from ...source import LearningError, Source, names
-from .place import CONFIG, V1_LIST, V2_LIST, VARIABLE, method, required
+from .place import CONFIG, V1_LIST, V2_LIST, VARIABLE, method
 
 ARCHITECTURE: Final = "DeepseekV4ForCausalLM"
 _PLACE: Final = "use_v2_model_runner"
@@ -59,17 +62,35 @@ def choice(source: Source) -> dict[str, Any]:
 
 
 def default_runner(source: Source, node: ast.FunctionDef) -> str:
-    """The runner of a launch of V4 that says nothing."""
-    if _IS_DEFAULT in names(node):
-        asked = words(required(source, _IS_DEFAULT))
-        if not {_DEFAULTS, "default_v2_model_runner_architectures"} & asked:
-            raise LearningError(f"{CONFIG} VllmConfig.{_IS_DEFAULT}: {_DEFAULTS} is not asked")
-        listed = constants(source, CONFIG, ast.Name(_DEFAULTS))
-        return "v2" if ARCHITECTURE in listed and "is_quantized" not in asked else "v1"
-    last = node.body[-1]
-    if not isinstance(last, ast.Return) or not _is_true(last.value):
-        raise LearningError(f"{CONFIG} VllmConfig.{_PLACE}: does not end with True")
-    return "v2"
+    """The runner of a launch of V4 that says nothing. Raises LearningError where that depends on what is not known."""
+    model = {
+        "architectures": (ARCHITECTURE,),
+        "runner_type": "generate",
+        "is_diffusion": False,
+        "is_hybrid": False,
+        "is_attention_free": False,
+        "is_encoder_decoder": False,
+        "is_moe": True,
+        "is_quantized": True,
+        "architecture": ARCHITECTURE,
+    }
+    known = {
+        **NVIDIA,
+        "self.architectures": (ARCHITECTURE,),
+        f"envs.{VARIABLE}": None,
+        "HAS_TRITON": True,
+        "self.speculative_config": None,
+        "self.model_config": Thing("self.model_config", model),
+        **{f"self.{name}()": () for name in (V2_LIST, V1_LIST)},
+        **{f"{place}.{name}": None for name in _FORCED for place in ("self", "self.attention_config")},
+        "self.parallel_config.prefill_context_parallel_size": 1,
+        **{f"self.{name}()": False for name in _OTHER_MODELS},
+    }
+    owner = get_class(source, CONFIG, "VllmConfig")
+    outcome = Following(source, CONFIG, known, owner).run(node)
+    if not isinstance(outcome, bool):
+        raise LearningError(f"{CONFIG} VllmConfig.{_PLACE}: what it gives for DeepSeek-V4")
+    return "v2" if outcome else "v1"
 
 
 def _is_true(value: ast.expr | None) -> bool:
