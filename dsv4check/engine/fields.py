@@ -100,6 +100,11 @@ class Fields:
     def _env(self, _name: str, rest: str) -> Any:
         return self._deployment.env.get(rest)
 
+    def _code(self, _name: str, rest: str) -> Any:
+        """What the build's own tree answers to a fingerprint; None without a tree."""
+        own = self._deployment.vllm.own
+        return None if own is None else own.code.value(rest)
+
     def _package(self, _name: str, rest: str) -> Any:
         return self._deployment.packages.get(rest) or self._pins.get(rest)
 
@@ -190,6 +195,7 @@ _FINDERS: Final = {
     "model": Fields._model,
     "gpu": Fields._gpu,
     "vllm": Fields._vllm,
+    "code": Fields._code,
     "fact": Fields._fact,
     **dict.fromkeys(_RECORDS, Fields._record),
 }

@@ -71,13 +71,24 @@ class TreeCode:
             return CodeAnswer(None if inner.verdict is None else not inner.verdict, inner.evidence, inner.why)
         return _settle(map(self.judge, group.marks), group.word == "any")
 
-    def _fingerprint(self, mark: FingerprintMark) -> CodeAnswer:
+    def value(self, fingerprint: str) -> str | None:
+        """The tree's answer to a named question; None where it does not tell."""
+        try:
+            answer = self._asked().get(fingerprint)
+        except Exception:  # as below
+            return None
+        return None if answer is None else answer.value
+
+    def _asked(self) -> Mapping[str, Answer]:
         if self._fingerprints is None:
-            try:
-                self._fingerprints = self._read_fingerprints(self._source)
-            except Exception as error:  # a fork's code may be anything; no question about it ends a check
-                return CodeAnswer(None, why=f"the fingerprint {mark.name} cannot be read ({_first_line(error)})")
-        answer = self._fingerprints.get(mark.name)
+            self._fingerprints = self._read_fingerprints(self._source)
+        return self._fingerprints
+
+    def _fingerprint(self, mark: FingerprintMark) -> CodeAnswer:
+        try:
+            answer = self._asked().get(mark.name)
+        except Exception as error:  # a fork's code may be anything; no question about it ends a check
+            return CodeAnswer(None, why=f"the fingerprint {mark.name} cannot be read ({_first_line(error)})")
         if answer is None or answer.value is None:
             why = f": {answer.why}" if answer is not None and answer.why else ""
             return CodeAnswer(None, why=f"the tree does not answer the fingerprint {mark.name}{why}")
