@@ -39,8 +39,10 @@ RUN = frozenset({"cache_planning", "env", "moe", "parameters"})
 needs_trees = pytest.mark.skipif(TREES is None, reason="DSV4CHECK_VLLM_TREES names no folder of unpacked releases")
 
 
-def report(tree: VllmTree | None, args: str, gpu: str = "H200", vllm: str | None = None, **more: Any) -> Report:
-    request = read_request(f"vllm serve {FLASH} {args}", gpu=gpu, gpus=8, vllm=vllm, tree=tree, **more)
+def report(
+    tree: VllmTree | None, args: str, gpu: str = "H200", vllm: str | None = None, model: str = FLASH, **more: Any
+) -> Report:
+    request = read_request(f"vllm serve {model} {args}", gpu=gpu, gpus=8, vllm=vllm, tree=tree, **more)
     return check_request(request, all_rules(), fixes=False)
 
 
@@ -326,38 +328,24 @@ def test_an_empty_folder_is_no_reason_to_stop(tmp_path: Path) -> None:
 
 
 def test_rules_are_judged_by_the_code(like: Tree) -> None:
-    """The window's spec without a quantisation mode, and the runner that asks for one (KV010)."""
-    version = "0.23.1rc1.dev790+gabcdef123"
-    args = "-tp 8 --kv-cache-dtype fp8"
-    assert "KV010" in rules_of(report(None, args, vllm=version))
-    runner = (
-        "class GPUModelRunner:\n    def _reshape_kv_cache_tensors(self, kv_cache_spec):\n"
-        "        return 'auto' if kv_cache_spec.kv_quant_mode == KVQuantMode.NONE else None\n"
-    )
-    window = (
-        "class DeepseekV4SWACache:\n    def get_kv_cache_spec(self, config):\n"
-        "        # no kv_quant_mode yet\n        return SlidingWindowMLASpec(sliding_window=128{more})\n"
-    )
-    files = {"v1/worker/gpu_model_runner.py": runner}
-    place = "v1/attention/backends/mla/sparse_swa.py"
-    broken, fixed, silent = (like("0.25.0", number) for number in (version, version, "0.25.0"))
-    write(broken.package.parent, files | {place: window.format(more="")})
-    write(fixed.package.parent, files | {place: window.format(more=", kv_quant_mode=mode")})
-    found = report(broken, args)
-    assert next(item for item in found.findings if item.rule == "KV010").evidence == (
-        "vllm/v1/worker/gpu_model_runner.py:3 has `kv_cache_spec.kv_quant_mode == KVQuantMode.NONE`",
-        "vllm/v1/attention/backends/mla/sparse_swa.py:2 (DeepseekV4SWACache.get_kv_cache_spec) has no `kv_quant_mode`",
-        "vllm/v1/attention/backends/mla/sparse_swa.py:2 (DeepseekV4SWACache.get_kv_cache_spec) has no"
-        " `state_content_bytes`",
-    )
-    shown = next(item for item in report_to_dict(found)["findings"] if item["rule"] == "KV010")
-    assert shown["evidence"][0].startswith("vllm/v1/worker/gpu_model_runner.py:3 has ")
-    assert "KV010" not in rules_of(report(fixed, args)), "the number says so, the code does not"
-    # A release with the fault, which none of the releases has.
-    write(silent.package.parent, files | {place: window.format(more="")})
-    assert "KV010" in rules_of(report(silent, args))
-    # Without the places the number counts, as without a tree.
-    assert "KV010" in rules_of(report(like("0.25.0", version), args))
+    """The draft's own configuration, which switched the balancing of experts off from 0.30.0 on (SD034)."""
+    method = '{"method":"dspark","num_speculative_tokens":5}'
+    args = f"-tp 8 --kv-cache-dtype fp8 --enable-expert-parallel --enable-eplb --speculative-config '{method}'"
+    launch = {"args": args, "model": f"{FLASH}-0731"}
+    place = "v1/worker/gpu/spec_decode/dspark/utils.py"
+    draft = "def draft_config(config):\n    # enable_eplb=False in words\n    return replace(config, rank=0{more})\n"
+    broken, fixed, silent = (like("0.29.0", number) for number in ("0.30.0", "0.29.0", "0.29.0"))
+    write(broken.package.parent, {place: draft.format(more="")})
+    write(fixed.package.parent, {place: draft.format(more=", enable_eplb = False")})
+    found = report(broken, **launch)
+    (finding,) = (item for item in found.findings if item.rule == "SD034")
+    assert finding.evidence == (f"vllm/{place}:1 has no `enable_eplb=False`",)
+    shown = next(item for item in report_to_dict(found)["findings"] if item["rule"] == "SD034")
+    assert shown["evidence"] == list(finding.evidence)
+    assert "SD034" not in rules_of(report(fixed, **launch)), "the number says so, the code does not"
+    # Without the place the number counts, as without a tree.
+    assert "SD034" in rules_of(report(silent, **launch))
+    assert "SD034" not in rules_of(report(like("0.29.0", "0.30.0"), **launch))
 
 
 def test_fingerprints_answer_for_rules(like: Tree) -> None:

@@ -30,20 +30,24 @@ SHAPE = """
         for group in groups:
             kv_cache_spec = group.kv_cache_spec
             for name in group.layer_names:
-                num_blocks = raw.numel() // 7{settled}
+                num_blocks = raw.numel() // kv_cache_spec.page_size_bytes{settled}
                 shape = group.backend.get_kv_cache_shape(num_blocks, shape_block_size, 1)
 """
 FILES = {
     UTILS: SELECT,
     SPECS: """
+        class MLAAttentionSpec:
+            block_size: int
         class UniformTypeKVCacheSpecs:
             def max_memory_usage_pages(self):
                 return cdiv(spec.max_memory_usage_bytes(1), spec.page_size_bytes)
     """,
     "v1/core/kv_cache_utils.py": "def plan(): ...\n",
     V1: "class GPUModelRunner:"
-    + SHAPE.format(decorated="def _reshape_kv_cache_tensors(self, groups):", settled=MULTIPLIED),
-    V2: SHAPE.format(decorated="def _reshape_kv_cache(groups):", settled=KEPT).replace("\n    ", "\n"),
+    + SHAPE.format(decorated="def _reshape_kv_cache_tensors(self, groups, kernel_block_sizes):", settled=MULTIPLIED),
+    V2: SHAPE.format(decorated="def _reshape_kv_cache(groups, kernel_block_sizes):", settled=KEPT).replace(
+        "\n    ", "\n"
+    ),
     INDEXER: """
         class DeepseekV4IndexerBackend:
             @staticmethod
@@ -141,7 +145,7 @@ def test_an_assertion_before_the_division_hides_it(tmp_path: Path) -> None:
         (INDEXER, "[32]", "[MultipleOf(32)]", "one and the same kernel block size"),
         (UTILS, "No common block size", "Nothing fits", "does not end in"),
         (UTILS, "select_common_block_size", "choose", "has no select_common_block_size"),
-        (V1, "get_kv_cache_shape", "shape_of", "does not ask for the shape of a cache once"),
+        (V1, "get_kv_cache_shape", "shape_of", "asks for the shape of no cache"),
         (V2, "shape_block_size = kv_cache_spec.storage_block_size", "shape_block_size = rows()", "cannot be told"),
         ("platforms/interface.py", "get_preferred_block_size", "size", "does not ask the backends"),
         ("config/cache.py", "16", "32", "the default block size is the kernels' own"),

@@ -113,9 +113,10 @@ def default_v2_model_runner_architectures():
     after = "        if not self._is_default_v2_model_runner_model():\n            return False"
     source = chosen(tmp_path, constants, "", after)
     path = tmp_path / "config/vllm.py"
-    listing = (
-        "    def _is_default_v2_model_runner_model(self):\n        return default_v2_model_runner_architectures()\n"
-    )
+    listing = """
+    def _is_default_v2_model_runner_model(self):
+        return self.model_config.architecture in default_v2_model_runner_architectures()
+"""
     path.write_text(path.read_text(encoding="utf-8") + listing, encoding="utf-8")
     assert choice(source)["default"] == default
     assert choice(source)["rocm_v1_archs"] == (["DeepseekV4ForCausalLM"] if default == "v2" else [])
@@ -124,9 +125,14 @@ def default_v2_model_runner_architectures():
 @pytest.mark.parametrize(
     ("before", "after", "last", "message"),
     [
-        ("        if self.new_config.thing:\n            return True", "", "True", "unknown condition forces V2"),
+        (
+            "        if self.new_config.thing:\n            return True",
+            "",
+            "True",
+            "cannot decide whether it returns True",
+        ),
         ("", HISPARSE, "True", "changed their order"),
-        ("", "", "maybe", "does not end with True"),
+        ("", "", "maybe", "what it gives for DeepSeek-V4"),
     ],
 )
 def test_choice_that_cannot_be_read(tmp_path: Path, before: str, after: str, last: str, message: str) -> None:

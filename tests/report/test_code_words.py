@@ -46,8 +46,8 @@ def test_every_rule_with_code_says_something() -> None:
 
 
 def test_explain_shows_it() -> None:
-    text = run("explain", "KV011").stdout
-    assert "- vllm/v1/worker/gpu/attn_utils.py:_reshape_kv_cache:" in text
-    assert "- has `kv_cache_spec.block_size // kernel_block_size`" in text
+    text = run("explain", "RU006").stdout
+    assert "- vllm/v1/worker/gpu/cudagraph_utils.py:CudaGraphManager._init_candidates:" in text
+    assert "- has `mixed_mode == CUDAGraphMode.PIECEWISE and self.use_breakable_cg`" in text
     assert "How a vLLM tree shows it" not in run("explain", "KV001").stdout
-    assert json.loads(run("explain", "KV011", "--format", "json").stdout)["code"]
+    assert json.loads(run("explain", "RU006", "--format", "json").stdout)["code"]
