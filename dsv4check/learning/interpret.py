@@ -39,7 +39,9 @@ class Made(Unknown):
         return any(item.arg == name for item in self.node.keywords)
 
 
-class _StopReading(Exception):  # noqa: N818 - ends a reading, is no error
+class StopReading(Exception):  # noqa: N818 - ends a reading, is no error
+    """A function returned or raised: ``outcome`` is what it gives."""
+
     def __init__(self, outcome: Any) -> None:
         self.outcome = outcome
 
@@ -57,7 +59,8 @@ _PLAIN: Final[Mapping[str, Callable[..., Any]]] = {
     "range": range,
 }
 _TEXT_METHODS: Final = frozenset({"startswith", "endswith", "removeprefix", "removesuffix", "lower", "upper", "strip"})
-_DEPTH: Final = 12
+DEPTH: Final = 12
+"""How deep calls may be nested that are followed."""
 
 
 class Reading:
@@ -88,7 +91,7 @@ class Reading:
         self._defaults(node)
         try:
             self._block(node.body if body is None else body)
-        except _StopReading as stop:
+        except StopReading as stop:
             return stop.outcome
         return None
 
@@ -137,12 +140,12 @@ class Reading:
     def _statement(self, node: ast.stmt) -> None:
         match node:
             case ast.Return():
-                raise _StopReading(None if node.value is None else self.value(node.value))
+                raise StopReading(None if node.value is None else self.value(node.value))
             case ast.Raise():
-                raise _StopReading(self._raised(node))
+                raise StopReading(self._raised(node))
             case ast.Assert():
                 if not self.truth(node.test):
-                    raise _StopReading(Raised("AssertionError", "" if node.msg is None else self._message(node.msg)))
+                    raise StopReading(Raised("AssertionError", "" if node.msg is None else self._message(node.msg)))
             case ast.If():
                 self._block(node.body if self.truth(node.test) else node.orelse)
             case ast.Assign():
@@ -282,13 +285,16 @@ class Reading:
         left = self.value(node.left)
         for how, item in zip(node.ops, node.comparators, strict=True):
             right = self.value(item)
-            met = compared(how, left, right)
+            met = self._compared(how, left, right)
             if met is None:
                 return Symbol(ast.unparse(node))
             if not met:
                 return False
             left = right
         return True
+
+    def _compared(self, how: ast.cmpop, left: Any, right: Any) -> bool | None:
+        return compared(how, left, right)
 
     def _call(self, node: ast.Call) -> Any:
         if isinstance(node.func, ast.Attribute):
@@ -318,18 +324,21 @@ class Reading:
         return None
 
     def _inner(self, node: ast.Call, function: ast.FunctionDef, path: str, skipped: int) -> Any:
-        if self._depth > _DEPTH:
+        if self._depth > DEPTH:
             raise LearningError(f"{self._where}: {function.name} is nested too deeply")
         names = [item.arg for item in (*function.args.posonlyargs, *function.args.args)][skipped:]
-        # What was given by expression text ("self.x", "platform.f()") holds inside as well, plain names do not.
-        known = {text: value for text, value in self.known.items() if not text.isidentifier()}
+        known = self._everywhere()
         known |= {name: self.value(item) for name, item in zip(names, node.args, strict=False)}
         known |= {item.arg: self.value(item.value) for item in node.keywords if item.arg}
         owner = self.owner if skipped else None
         outcome = Reading(self.source, path, known, owner, self._depth + 1).run(function)
         if isinstance(outcome, Raised):
-            raise _StopReading(outcome)
+            raise StopReading(outcome)
         return outcome
+
+    def _everywhere(self) -> dict[str, Any]:
+        # What was given by expression text ("self.x", "platform.f()") holds inside as well, plain names do not.
+        return {text: value for text, value in self.known.items() if not text.isidentifier()}
 
 
 def _static(node: ast.FunctionDef) -> bool:
