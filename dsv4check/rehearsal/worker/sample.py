@@ -40,7 +40,7 @@ def describe(config: Any, caches: dict[str, Any], specs: dict[str, Any], groups:
     """One layer of each kind: its tensor, and the storage it lies in. ``groups``: layer name -> KV-cache group."""
     text = config.model_config.hf_text_config
     draft_from = int(getattr(text, "num_hidden_layers", 0) or 0)
-    ratios = list(getattr(text, "compress_ratios", None) or ())
+    ratios = _main_ratios(specs)
     storages: dict[int, int] = {}
     sizes: list[int] = []
     found: dict[str, dict[str, Any]] = {}
@@ -72,7 +72,7 @@ def describe(config: Any, caches: dict[str, Any], specs: dict[str, Any], groups:
 def kind_of(name: str, spec: Any, draft_from: int, ratios: list[int]) -> str:
     """``main_c4``, ``main_c128``, ``swa``, ``indexer_k``, ``state_...``; ``draft_`` in front for a drafter's layers.
 
-    ``ratios``: the model's compression of each layer.
+    ``ratios``: compress ratio of each layer's main cache.
     """
     number = _LAYER.search(name)
     draft = "draft_" if "draft" in name or (number and draft_from and int(number[1]) >= draft_from) else ""
@@ -86,6 +86,16 @@ def kind_of(name: str, spec: Any, draft_from: int, ratios: list[int]) -> str:
     if "indexer" in name:
         return f"{draft}indexer_k"
     return f"{draft}main_c{_ratio(spec)}"
+
+
+def _main_ratios(specs: dict[str, Any]) -> list[int]:
+    """Compress ratio of each layer's main cache, 0 where it has none; the config's own names differ by generation."""
+    found = {
+        int(number[1]): _ratio(spec)
+        for name, spec in specs.items()
+        if (number := _LAYER.search(name)) and not any(part in name for part in ("swa_cache", "state_cache", "indexer"))
+    }
+    return [found.get(layer, 0) for layer in range(max(found, default=-1) + 1)]
 
 
 def _own_ratio(number: re.Match[str] | None, ratios: list[int]) -> int:
