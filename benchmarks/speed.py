@@ -19,6 +19,7 @@ import time
 from typing import Any
 
 COLD_BUDGET_MS = 250.0
+MORE, PAUSE_S = 3, 10.0
 FURTHER_BUDGET_MS = 5.0
 USUAL_FLOOR_MS = 110.0
 COMMAND = (
@@ -97,8 +98,11 @@ def main() -> None:
     bare, whole = cold(options.runs)
     # Other work on the machine only ever adds time: the fastest runs say what the programs need.
     slow = max(1.0, min(bare) / USUAL_FLOOR_MS)
-    if options.check and min(whole) > COLD_BUDGET_MS * slow:
-        # A busy spell can meet every run of one kind: once more before that counts.
+    for _ in range(MORE if options.check else 0):
+        if min(whole) <= COLD_BUDGET_MS * slow:
+            break
+        # A busy spell can meet every run of one kind: measured again, a little later, before that counts.
+        time.sleep(PAUSE_S)
         more = cold(options.runs)
         bare, whole = bare + more[0], whole + more[1]
         slow = max(1.0, min(bare) / USUAL_FLOOR_MS)
