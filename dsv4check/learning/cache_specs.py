@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 from typing import Any, Final
 
 from .attention_layers import LAYER, ONE_CLASS, constructor
@@ -20,19 +21,32 @@ _HEAD: Final = 512
 
 def cache_specs(source: Source, dtype: str) -> dict[str, dict[str, int | None]]:
     """Alignment, and bytes of one state where the spec states them, of each kind of cache for this cache dtype."""
-    path = source.first(*LAYER)
     state = source.first(*COMPRESSOR)
-    main = BASE_CLASS if source.find(path, BASE_CLASS) is not None else ONE_CLASS
     owners = {
-        "main": get_class(source, path, main),
-        "window": get_class(source, WINDOW, "DeepseekV4SWACache"),
+        "main": main_owner(source),
+        "window": window_owner(source),
         "state": get_class(source, state, "CompressorStateCache"),
-        "indexer": get_class(source, path, "DeepseekV4IndexerCache"),
+        "indexer": get_class(source, source.first(*LAYER), "DeepseekV4IndexerCache"),
     }
     return {kind: _spec(source, owner, kind, dtype) for kind, owner in owners.items()}
 
 
-def _spec(source: Source, owner: Defined, kind: str, dtype: str) -> dict[str, int | None]:
+def main_owner(source: Source) -> Defined:
+    """The class whose layers own the main caches."""
+    path = source.first(*LAYER)
+    return get_class(source, path, BASE_CLASS if source.find(path, BASE_CLASS) is not None else ONE_CLASS)
+
+
+def window_owner(source: Source) -> Defined:
+    """The class of the sliding-window caches."""
+    return get_class(source, WINDOW, "DeepseekV4SWACache")
+
+
+def made_spec(source: Source, owner: Defined, dtype: str, numbers: Mapping[str, Any]) -> tuple[str, Made]:
+    """The file of ``get_kv_cache_spec`` and the spec it makes for a cache dtype.
+
+    ``numbers``: what the owner was made with, by the attribute that keeps it. Raises LearningError where none is made.
+    """
     found = member(source, owner, "get_kv_cache_spec")
     if found is None or not isinstance(found[1], ast.FunctionDef):
         raise LearningError(f"{owner.path} {owner.name} has no get_kv_cache_spec")
@@ -41,11 +55,16 @@ def _spec(source: Source, owner: Defined, kind: str, dtype: str) -> dict[str, in
         "self.kv_cache_dtype": dtype,
         "self.cache_config.cache_dtype": dtype,
         "vllm_config.cache_config.cache_dtype": dtype,
+        **numbers,
     }
-    known |= window_arguments(source) if kind == "window" else {}
     made = Following(source, found[0].path, known, owner).run(found[1])
     if not isinstance(made, Made):
         raise LearningError(f"{owner.path} {owner.name}.get_kv_cache_spec makes no spec")
+    return found[0].path, made
+
+
+def _spec(source: Source, owner: Defined, kind: str, dtype: str) -> dict[str, int | None]:
+    _path, made = made_spec(source, owner, dtype, window_arguments(source) if kind == "window" else {})
     name = ast.unparse(made.node.func)
     alignment = _number(made, "alignment", owner)
     size = _number(made, "state_content_bytes", owner)
@@ -82,7 +101,7 @@ def _spec_bytes(source: Source, name: str, dtype: str) -> int | None:
 
 def window_arguments(source: Source) -> dict[str, Any]:
     """Numbers that the sliding-window cache of the target's layers is made with, by the attribute that keeps them."""
-    owner = get_class(source, WINDOW, "DeepseekV4SWACache")
+    owner = window_owner(source)
     function = constructor(owner)
     known: dict[str, Any] = {}
     made = [

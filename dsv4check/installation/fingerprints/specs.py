@@ -6,9 +6,9 @@ import ast
 from collections.abc import Collection
 from typing import Any, Final
 
-from dsv4check.learning.attention_layers import LAYER, ONE_CLASS, PACKED, layouts
-from dsv4check.learning.cache_specs import BASE_CLASS, WINDOW, window_arguments
-from dsv4check.learning.classes import find_class, get_class, lineage, member
+from dsv4check.learning.attention_layers import PACKED, layouts
+from dsv4check.learning.cache_specs import made_spec, main_owner, window_arguments, window_owner
+from dsv4check.learning.classes import find_class, lineage, member
 from dsv4check.learning.following import Following, keywords
 from dsv4check.learning.interpret import Made
 from dsv4check.learning.sections.block_size import SHAPING
@@ -28,25 +28,9 @@ _PLANNING: Final = ("v1/core/kv_cache_planning.py", "v1/core/kv_cache_utils.py")
 
 def _made_spec(source: Source, kind: str, dtype: str) -> tuple[str, Made]:
     """The spec that the main or the sliding-window cache of a layer makes for a cache dtype, and its file."""
-    path = source.first(*LAYER)
     if kind == "main":
-        owner = get_class(source, path, BASE_CLASS if source.find(path, BASE_CLASS) is not None else ONE_CLASS)
-    else:
-        owner = get_class(source, WINDOW, "DeepseekV4SWACache")
-    found = member(source, owner, "get_kv_cache_spec")
-    if found is None or not isinstance(found[1], ast.FunctionDef):
-        raise LearningError(f"{owner.path} {owner.name} has no get_kv_cache_spec")
-    known: dict[str, Any] = {
-        "self.compress_ratio": 4,
-        "self.kv_cache_dtype": dtype,
-        "self.cache_config.cache_dtype": dtype,
-        "vllm_config.cache_config.cache_dtype": dtype,
-    }
-    known |= _kept_numbers(source) if kind == "window" else {}
-    made = Following(source, found[0].path, known, owner).run(found[1])
-    if not isinstance(made, Made):
-        raise LearningError(f"{owner.path} {owner.name}.get_kv_cache_spec makes no spec")
-    return found[0].path, made
+        return made_spec(source, main_owner(source), dtype, {})
+    return made_spec(source, window_owner(source), dtype, _kept_numbers(source))
 
 
 def _kept_numbers(source: Source) -> dict[str, Any]:
