@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import queue
-import signal
 import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
+from dsv4check.child_output import ChildOutput
 from dsv4check.probe.machine import child_variables
 from dsv4check.probe.records import Attention, Check, CheckStatus, DeviceResult, Layouts, check_from
 from dsv4check.records import dataclass, field
@@ -31,7 +28,6 @@ CHECK_SECONDS: Final = 15.0
 """For all checks of a device together, imports left out."""
 _MOST_LINE: Final = 1 << 20
 _MOST_CHECKS: Final = 500
-_STDERR_TAIL: Final = 16 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,19 +120,13 @@ class Conversation:
     def __init__(self, process: subprocess.Popen[bytes], request: ChildRequest) -> None:
         self._process = process
         self._request = request
-        self._lines: queue.Queue[bytes | None] = queue.Queue(maxsize=256)
-        self._errors = bytearray()
+        self._output = ChildOutput(process, _MOST_LINE)
         self._checks: list[Check] = []
         self._during = "start"
         self._imports = True
         self._seconds = self._import_seconds = 0.0
         self._unavailable = ""
         self._ended = False
-        assert process.stdout is not None
-        assert process.stderr is not None
-        threading.Thread(target=self._read_lines, args=(process.stdout,), daemon=True).start()
-        self._error_reader = threading.Thread(target=self._read_errors, args=(process.stderr,), daemon=True)
-        self._error_reader.start()
 
     def hold(self) -> None:
         """Send the request and take answers until the child is done, gone or out of time."""
@@ -150,14 +140,14 @@ class Conversation:
             limit = self._request.import_seconds if self._imports else left
             began = time.monotonic()
             try:
-                line = self._lines.get(timeout=limit)
-            except queue.Empty:
+                line = self._output.line(limit)
+            except TimeoutError:
                 what = f"{limit:.0f} s" if self._imports else f"the {self._request.check_seconds:.0f} s for all checks"
                 self._broken(f"the child did not answer within {what} and was ended")
                 return
             self._spend(time.monotonic() - began)
             if line is None:
-                self._broken(self._ending())
+                self._broken(self._output.ending())
                 return
             self._take(line)
 
@@ -191,50 +181,12 @@ class Conversation:
         self._checks.append(Check(self._during, CheckStatus.CRASHED, f"{how} (during: {self._during})", seconds))
         self._ended = True
 
-    def _ending(self) -> str:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=2)
-        code = self._process.poll()
-        self._error_reader.join(timeout=2 if code is not None else 0)
-        if code is None:
-            how = "the child closed its output"
-        elif code < 0:
-            how = f"the child was killed by {_signal_name(-code)}"
-        else:
-            how = f"the child exited with {code}"
-        said = [line.strip() for line in self._errors.decode("utf-8", "replace").splitlines() if line.strip()]
-        return f"{how}: {said[-1][:300]}" if said else how
-
-    def _read_lines(self, stream: IO[bytes]) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            while line := stream.readline(_MOST_LINE):
-                self._lines.put(line)
-        self._lines.put(None)
-
-    def _read_errors(self, stream: IO[bytes]) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            while chunk := stream.read1(1 << 16):  # type: ignore[attr-defined]
-                self._errors += chunk
-                del self._errors[:-_STDERR_TAIL]
-
     def stop(self) -> None:
         """End the child and everything it started."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             if self._ended and self._checks and self._checks[-1].status is not CheckStatus.CRASHED:
                 self._process.wait(timeout=5)
-        # The child leads a session of its own; a process it started may outlive it.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        with contextlib.suppress(OSError):
-            assert self._process.stdin is not None
-            self._process.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=5)
-        while True:  # a reader that waits for room in the queue must see the end
-            try:
-                self._lines.get_nowait()
-            except queue.Empty:
-                break
+        self._output.end()
 
     def result(self, label: str) -> DeviceResult:
         """What the child said."""
@@ -247,10 +199,3 @@ class Conversation:
             import_seconds=round(self._import_seconds, 3),
             unavailable=self._unavailable,
         )
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

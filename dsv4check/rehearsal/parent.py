@@ -6,20 +6,16 @@ launch at hand, and a new child is started for the next one.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import queue
 import shutil
-import signal
 import subprocess
 import tempfile
-import threading
 import time
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final
 
+from dsv4check.child_output import ChildOutput
 from dsv4check.rehearsal.environment import Environment, RehearsalUnavailable, child_variables
 from dsv4check.rehearsal.protocol import (
     MAX_MESSAGE,
@@ -42,7 +38,6 @@ GRACE_SECONDS: Final = 15.0
 """The child ends a stage that takes too long itself and stays usable; after this much more the child is killed."""
 MEMORY_GIB: Final = 8.0
 """What the child may allocate. A rehearsal takes about 2 GiB; its KV cache is address space that is never touched."""
-_STDERR_TAIL: Final = 16 << 10
 _CHILDREN: Final = 2
 """Children kept at a time, one per compute capability: modules read it while they are imported."""
 
@@ -70,16 +65,10 @@ class _Child:
             shutil.rmtree(self._scratch, ignore_errors=True)
             raise RehearsalUnavailable(f"{environment.python} could not be started ({error})") from None
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        assert self._process.stderr is not None
         self._input: IO[bytes] = self._process.stdin
-        self._lines: queue.Queue[bytes | None] = queue.Queue(maxsize=256)
-        self._errors = bytearray()
+        self._output = ChildOutput(self._process, MAX_MESSAGE)
         self._number = 0
         self._stopped = False
-        threading.Thread(target=self._read_lines, args=(self._process.stdout,), daemon=True).start()
-        self._error_reader = threading.Thread(target=self._read_errors, args=(self._process.stderr,), daemon=True)
-        self._error_reader.start()
         try:
             self.vllm = self._wait_ready(start_seconds)
         except BaseException:
@@ -113,7 +102,7 @@ class _Child:
             reason = f"the child did not answer for {launch.stage_timeout + GRACE_SECONDS:.0f} s"
             self.stop()
         except (ProtocolError, EOFError, OSError) as error:
-            reason = str(error) if not isinstance(error, BrokenPipeError) else self._ending()
+            reason = str(error) if not isinstance(error, BrokenPipeError) else self._output.ending()
             self.stop()
         return complete(results, reason=reason, not_simulated=notes, vllm=self.vllm)
 
@@ -139,42 +128,10 @@ class _Child:
 
     def _receive(self, deadline: float) -> dict[str, Any]:
         """The next message. Raises TimeoutError, EOFError (child gone) or ProtocolError."""
-        try:
-            line = self._lines.get(timeout=max(0.0, deadline - time.monotonic()))
-        except queue.Empty:
-            raise TimeoutError from None
+        line = self._output.line(max(0.0, deadline - time.monotonic()))
         if line is None:
-            raise EOFError(self._ending())
+            raise EOFError(self._output.ending())
         return decode(line)
-
-    def _read_lines(self, stream: IO[bytes]) -> None:
-        """Put the child's lines into the queue; an endless line is cut, which the decoder then refuses."""
-        with contextlib.suppress(OSError, ValueError):
-            while line := stream.readline(MAX_MESSAGE):
-                self._lines.put(line)
-        self._lines.put(None)
-
-    def _read_errors(self, stream: IO[bytes]) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            while chunk := stream.read1(1 << 16):  # type: ignore[attr-defined]
-                self._errors += chunk
-                del self._errors[:-_STDERR_TAIL]
-
-    def _ending(self) -> str:
-        """How the child ended, with the last thing it wrote."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=2)
-        code = self._process.poll()
-        if code is not None:
-            self._error_reader.join(timeout=2)  # what it wrote last may still be on its way
-        if code is None:
-            how = "the child closed its output"
-        elif code < 0:
-            how = f"the child was killed by {_signal_name(-code)}"
-        else:
-            how = f"the child exited with {code}"
-        said = [line.strip() for line in self._errors.decode("utf-8", "replace").splitlines() if line.strip()]
-        return f"{how}: {said[-1][:300]}" if said else how
 
     @property
     def alive(self) -> bool:
@@ -186,18 +143,7 @@ class _Child:
         if self._stopped:
             return
         self._stopped = True
-        with contextlib.suppress(OSError):
-            self._input.close()
-        # The child leads a session of its own, so this reaches the process of a launch that hangs too.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=5)
-        while True:  # a reader that waits for room in the queue must see the end
-            try:
-                self._lines.get_nowait()
-            except queue.Empty:
-                break
+        self._output.end()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
 
@@ -261,10 +207,3 @@ class RehearsalSession:
             child = _Child(self.environment, sm, self._worker, self._start_seconds, self._memory_gib)
         self._children[sm] = child
         return child
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
