@@ -70,6 +70,9 @@ class ChildOutput:
                 self._lines.get_nowait()
             except queue.Empty:
                 break
+        # The reader's own word of the end may have gone with the others, and a thread may be waiting for it in `line`.
+        with contextlib.suppress(queue.Full):
+            self._lines.put_nowait(None)
 
     def _read_lines(self, stream: IO[bytes]) -> None:
         with contextlib.suppress(OSError, ValueError):

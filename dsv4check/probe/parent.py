@@ -10,6 +10,7 @@ import contextlib
 import json
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -94,16 +95,23 @@ def run_on_gpus(request: ChildRequest, devices: list[str], *, child: Path | None
     """One child for each device, all at the same time; ``devices`` are values of ``CUDA_VISIBLE_DEVICES``."""
 
     running: list[Conversation] = []
+    over = threading.Event()
+
+    def began(conversation: Conversation) -> None:
+        running.append(conversation)
+        if over.is_set():
+            conversation.stop()
 
     def one(device: str) -> DeviceResult:
         variables = {**request.variables, "CUDA_VISIBLE_DEVICES": device}
-        return run_child(_with(request, variables), label=f"GPU {device}", child=child, started=running.append)
+        return run_child(_with(request, variables), label=f"GPU {device}", child=child, started=began)
 
     with ThreadPoolExecutor(max_workers=max(1, len(devices))) as pool:
         try:
             return tuple(pool.map(one, devices))
         except BaseException:
             # Ctrl-C reaches this thread alone: the others would wait for their children.
+            over.set()
             for conversation in running:
                 conversation.stop()
             raise
