@@ -7,7 +7,7 @@ settle is None in its field and an entry of :class:`NotEvaluated` says why.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from dsv4check.problems import Problem
 from dsv4check.records import dataclass, field
@@ -25,12 +25,17 @@ class NotEvaluated:
     how: str
 
 
+HIDDEN_STATES: Final = "hidden_states"
+"""Kind of the cache that method ``extract_hidden_states`` adds (``models/extract_hidden_states.py``)."""
+
+
 @dataclass(frozen=True, slots=True)
 class LayerKind:
     """One kind of KV cache layer and the size of its page."""
 
     kind: str
-    """``main_c4``, ``main_c128``, ``swa``, ``indexer_k``, ``state_c4``, ``state_c128`` or ``state_indexer``."""
+    """``main_c4``, ``main_c128``, ``swa``, ``indexer_k``, ``state_c4``, ``state_c128``, ``state_indexer`` or
+    ``hidden_states``."""
     count: int
     """Layers of this kind in the target model (draft layers are counted in ``draft_count``)."""
     block_size: int
@@ -114,6 +119,8 @@ class Draft:
     """Draft layers that vLLM builds."""
     mapping: str | None = None
     """Checkpoint name -> registered name, as a pattern: ``mtp.{i}.* -> model.layers.{43+i}.*``."""
+    hidden_state_layers: int = 0
+    """Layers whose hidden states method ``extract_hidden_states`` keeps for a connector, in one cache layer."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """The merged speculative config (``--speculative-config``, ``--spec-*``)."""
 

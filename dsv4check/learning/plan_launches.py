@@ -67,6 +67,22 @@ def _draft(method: str, tokens: int) -> tuple[str, ...]:
     return ("--speculative-config", json.dumps({"method": method, "num_speculative_tokens": tokens}))
 
 
+def _hidden_states(layers: int) -> tuple[str, ...]:
+    """Intermediate hidden states of so many layers kept in a cache of their own (method ``extract_hidden_states``)."""
+    config = {"eagle_aux_hidden_state_layer_ids": list(range(1, layers + 1))}
+    chosen = {
+        "method": "extract_hidden_states",
+        "num_speculative_tokens": 1,
+        "draft_model_config": {"hf_config": config},
+    }
+    connector = {
+        "kv_connector": "ExampleHiddenStatesConnector",
+        "kv_role": "kv_producer",
+        "kv_connector_extra_config": {"shared_storage_path": "/tmp/hidden_states"},
+    }
+    return ("--speculative-config", json.dumps(chosen), "--kv-transfer-config", json.dumps(connector))
+
+
 def _config(**changes: Any) -> tuple[str, ...]:
     return ("--hf-overrides", json.dumps(changes))
 
@@ -114,6 +130,9 @@ LAUNCHES: Final[dict[str, Planned]] = {
     "flash-few-c4": Planned(_FLASH, (*_parallel(4), *_FP8), changes=_FEW_C4),
     "flash-odd": Planned(_FLASH, (*_parallel(4), *_FP8, *_ODD)),
     "flash-odd-pp2": Planned(_FLASH, (*_parallel(2, 2), *_FP8, *_ODD)),
+    "flash-hidden-states": Planned(
+        _FLASH, (*_parallel(4), *_FP8, *_hidden_states(2), "--no-enable-chunked-prefill"), since="0.22.0"
+    ),
     "flash-0731": Planned(f"{_FLASH}-0731", (*_parallel(4), *_FP8)),
     "flash-0731-dspark": Planned(f"{_FLASH}-0731", (*_parallel(4), *_FP8, *_draft("dspark", 5)), since="0.25.0"),
     "flash-dspark": Planned(f"{_FLASH}-DSpark", (*_parallel(8), *_FP8, *_draft("dspark", 5)), since="0.25.0"),

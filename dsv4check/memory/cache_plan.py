@@ -8,7 +8,8 @@ releases is learned by planning with them (section ``cache_planning``):
     ``padded-tuples``, ``tuples``: full-attention layers form one group of tuples of different page sizes, the others
     are split so that they need as many tuples; ``padded`` raises their pages to the next page of the first group.
     ``packed``: layers of one block size and window form a group; those that have one page size, or as many layers
-    of each, are split. ``packed-windows``: where that gives no size to split by, windows are split to fit the others.
+    of each, are split; hidden states that are kept for a connector form a group of their own. ``packed-windows``:
+    where that gives no size to split by, windows are split to fit the others.
 ``stride``
     ``tuples``: the first group's page sizes x tuples; ``buckets``: most layers of each page size; ``widest``: the
     widest group.
@@ -29,6 +30,7 @@ from typing import Any
 
 from dsv4check.memory.records import CacheGroup, CachePlan
 from dsv4check.records import dataclass
+from dsv4check.resolution import HIDDEN_STATES
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +90,9 @@ def _groups(layers: Sequence[CacheLayer], grouping: str) -> list[Group]:
         case "tuples":
             return _tuple_groups(layers, padded=False)
         case "packed":
-            return _packed_groups(layers, split_windows=False)
+            return _packed_with_hidden_states(layers, split_windows=False)
         case "packed-windows":
-            return _packed_groups(layers, split_windows=True)
+            return _packed_with_hidden_states(layers, split_windows=True)
     raise UnplannedError(f"grouping {grouping!r} is not known")
 
 
@@ -111,6 +113,12 @@ def _tuple_groups(layers: Sequence[CacheLayer], *, padded: bool) -> list[Group]:
             raise UnplannedError("page sizes of one group have different numbers of layers")
         groups += _split(by_page, -(-len(by_page[0]) // size))
     return groups
+
+
+def _packed_with_hidden_states(layers: Sequence[CacheLayer], *, split_windows: bool) -> list[Group]:
+    apart: list[Group] = [[layer] for layer in layers if layer.kind == HIDDEN_STATES]
+    rest = [layer for layer in layers if layer.kind != HIDDEN_STATES]
+    return _packed_groups(rest, split_windows=split_windows) + apart
 
 
 def _packed_groups(layers: Sequence[CacheLayer], *, split_windows: bool) -> list[Group]:

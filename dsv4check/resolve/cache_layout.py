@@ -13,9 +13,10 @@ from typing import Any
 
 from dsv4check.deployment import Deployment
 from dsv4check.releases.facts import ReleaseFacts
-from dsv4check.resolution import Attention, LayerKind
+from dsv4check.resolution import HIDDEN_STATES, Attention, LayerKind
 
 _ELEMENT_BYTES = {"uint8": 1, "float8_e4m3fn": 1, "bfloat16": 2, "float32": 4}
+_GROWING = ("indexer_k", HIDDEN_STATES)
 # One float32 scale for each group of 128 fp8 indexer keys; one byte for each 32 of mxfp4's two-per-byte keys.
 _FP8_SCALE_GROUP = 128
 _MXFP4_SCALE_GROUP = 32
@@ -28,8 +29,11 @@ def cache_layers(
     resolved_dtype: str,
     block_size: int,
     draft_layers: int = 0,
+    hidden_state_layers: int = 0,
 ) -> tuple[LayerKind, ...]:
     """All layer kinds of the target model, with the draft's sliding-window layers counted beside them.
+
+    ``hidden_state_layers``: layers whose hidden states are kept, all in one cache layer more.
 
     Returns () when the config does not tell the sizes (``head_dim``, ``index_head_dim``).
     """
@@ -55,13 +59,18 @@ def cache_layers(
         indexer = _indexer_row(section, index_dim, attention.indexer_dtype)
         layers.append(_page("indexer_k", counts[4], block_size, 4, indexer, side["indexer"]))
     layers += _states(section, counts, head_dim, index_dim, side["state"])
+    hidden_size = model.integer("hidden_size")
+    if hidden_state_layers and hidden_size is not None:
+        # In the model's own dtype, whatever --kv-cache-dtype says, and not aligned.
+        row = (hidden_state_layers * hidden_size * _ELEMENT_BYTES["bfloat16"], "bfloat16")
+        layers.append(_page(HIDDEN_STATES, 0, block_size, 1, row, None, 1))
     return tuple(layers)
 
 
 def bytes_per_token(layers: tuple[LayerKind, ...]) -> float:
     """Padded bytes that one token of context takes in the caches that grow with the context."""
-    growing = (layer for layer in layers if layer.kind.startswith("main_") or layer.kind == "indexer_k")
-    return sum(layer.count * layer.padded_page_bytes / layer.block_size for layer in growing)
+    growing = (layer for layer in layers if layer.kind.startswith("main_") or layer.kind in _GROWING)
+    return sum((layer.count or layer.draft_count) * layer.padded_page_bytes / layer.block_size for layer in growing)
 
 
 def main_bytes_per_state(layers: tuple[LayerKind, ...]) -> int | None:

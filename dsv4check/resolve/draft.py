@@ -62,6 +62,7 @@ def resolve_draft(
             source=_source(config, draft) if known else None,
             layers=_layers(deployment, config, draft) if known else 0,
             mapping=_mapping(config, draft) if known else None,
+            hidden_state_layers=_hidden_state_layers(config.values) if config.method == "extract_hidden_states" else 0,
             config=config.values,
         ),
         tuple(problems),
@@ -89,6 +90,14 @@ def _layers(deployment: Deployment, config: SpecConfig, draft: DraftModel | None
             stages = draft.integer("num_nextn_predict_layers")
         return stages or _DSPARK_STAGES
     return 0
+
+
+def _hidden_state_layers(values: Mapping[str, Any]) -> int:
+    """``eagle_aux_hidden_state_layer_ids`` of the draft's config, which the user has to write out."""
+    draft = values.get("draft_model_config")
+    config = draft.get("hf_config") if isinstance(draft, Mapping) else None
+    layers = config.get("eagle_aux_hidden_state_layer_ids") if isinstance(config, Mapping) else None
+    return len(layers) if isinstance(layers, list | tuple) else 0
 
 
 def _mapping(config: SpecConfig, draft: DraftModel | None) -> str | None:

@@ -6,9 +6,10 @@ from typing import Any
 
 from dsv4check.deployment import Deployment
 from dsv4check.memory.fit import Decisions, memory_of
+from dsv4check.memory.records import Memory
 from dsv4check.problems import Problem
 from dsv4check.releases.facts import ReleaseFacts
-from dsv4check.resolution import Attention, KvCache, LayerKind, NotEvaluated, Resolution
+from dsv4check.resolution import HIDDEN_STATES, Attention, Draft, KvCache, LayerKind, NotEvaluated, Resolution
 from dsv4check.resolve.attention import backend_name_problems, resolve_attention
 from dsv4check.resolve.block_size import block_size_problems, resolve_block_size
 from dsv4check.resolve.cache_layout import bytes_per_token, cache_layers, main_bytes_per_state
@@ -26,6 +27,8 @@ from dsv4check.resolve.parallelism import resolve_parallel
 from dsv4check.resolve.replay import replay_problems
 from dsv4check.resolve.routed_experts import routed_expert_problems
 from dsv4check.resolve.runner import resolve_runner
+
+_MIB = 1 << 20
 
 _V41 = NotEvaluated(
     "KV cache layout and attention class",
@@ -66,7 +69,7 @@ def resolve(deployment: Deployment, facts: ReleaseFacts) -> Resolution:
     else:
         attention, found = resolve_attention(deployment, facts, parallel)
         problems += found
-        kv_cache, found = _kv_cache(deployment, facts, attention, draft.layers)
+        kv_cache, found = _kv_cache(deployment, facts, attention, draft)
         problems += found
         problems += block_size_problems(deployment, facts, kv_cache.block_size, runner)
         problems += draft_override_problems(deployment, facts, draft, runner, attention)
@@ -97,7 +100,7 @@ def resolve(deployment: Deployment, facts: ReleaseFacts) -> Resolution:
 
     values: dict[str, Any] = dict(connector_facts)
     values |= kernel_facts(deployment, facts, attention, draft)
-    values |= _cache_facts(kv_cache)
+    values |= _cache_facts(kv_cache, memory)
     values["bf16_backend"] = _bf16_backend(deployment, facts)
     return Resolution(
         release=facts.version,
@@ -115,13 +118,21 @@ def resolve(deployment: Deployment, facts: ReleaseFacts) -> Resolution:
 
 
 def _kv_cache(
-    deployment: Deployment, facts: ReleaseFacts, attention: Attention, draft_layers: int
+    deployment: Deployment, facts: ReleaseFacts, attention: Attention, draft: Draft
 ) -> tuple[KvCache, tuple[Problem, ...]]:
     dtype = resolve_kv_dtype(deployment, facts, attention)
     block_size = resolve_block_size(deployment, facts)
     layers: tuple[LayerKind, ...] = ()
     if dtype.resolved is not None and block_size is not None:
-        layers = cache_layers(deployment, facts, attention, dtype.resolved, block_size, draft_layers)
+        layers = cache_layers(
+            deployment,
+            facts,
+            attention,
+            dtype.resolved,
+            block_size,
+            draft.layers,
+            draft.hidden_state_layers,
+        )
     cache = KvCache(
         requested_dtype=dtype.requested,
         resolved_dtype=dtype.resolved,
@@ -136,11 +147,13 @@ def _kv_cache(
     return cache, dtype.problems
 
 
-def _cache_facts(cache: KvCache | None) -> dict[str, Any]:
+def _cache_facts(cache: KvCache | None, memory: Memory | None) -> dict[str, Any]:
     """Values that the KV-cache rules quote.
 
     ``c128_view_bytes``: what a view over 1,000 blocks of the C128 cache would need if its blocks were counted
     with the block size instead of the storage block size (vllm#38831 without vllm#43988).
+    ``hidden_states_mib``: a block of the cache for hidden states; ``checked_block_mib``: what vLLM counts for every
+    block when it checks that one request fits.
     """
     values: dict[str, Any] = {}
     layer = next((item for item in cache.layers if item.kind == "main_c128"), None) if cache else None
@@ -154,6 +167,11 @@ def _cache_facts(cache: KvCache | None) -> dict[str, Any]:
             "c128_view_bytes": (blocks * factor - 1) * layer.padded_page_bytes + layer.page_bytes,
             "c128_allocated_bytes": blocks * layer.padded_page_bytes,
         }
+    hidden = next((item for item in cache.layers if item.kind == HIDDEN_STATES), None) if cache else None
+    if hidden is not None:
+        values["hidden_states_mib"] = round(hidden.padded_page_bytes / _MIB, 1)
+        if memory is not None and memory.plan is not None:
+            values["checked_block_mib"] = round(max(memory.plan.checked_strides) / _MIB, 1)
     return values
 
 

@@ -113,6 +113,8 @@ def _validate(flags: ServeFlags, config: dict[str, Any], section: Mapping[str, A
     problems: list[Problem] = []
     for key, value in config.items():
         if key in _INTERNAL:
+            if key == "draft_model_config":
+                values[key] = value  # overwritten, but extract_hidden_states takes its layers from it first
             continue
         if key not in fields:
             problems.append(_unknown_key(flags, key, value, fields, release))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsv4check.api import build_deployment
+from dsv4check.api import build_deployment, check
 from dsv4check.problems import Problem, Stage
 from dsv4check.releases.facts import known_releases, load_facts
 from dsv4check.resolution import Draft
@@ -361,3 +361,48 @@ def test_any_json_gives_problems_not_exceptions(spec: dict[str, Any], release: s
     draft, problems = drafted(release, FLASH, spec)
     assert all(problem.stage in Stage for problem in problems)
     assert draft.method is None or isinstance(draft.method, str)
+
+
+HIDDEN_STATES = {"method": "extract_hidden_states", "num_speculative_tokens": 1}
+
+
+@pytest.mark.parametrize(
+    ("draft_config", "layers"),
+    [
+        ({"hf_config": {"eagle_aux_hidden_state_layer_ids": [40, 41, 42, 43]}}, 4),
+        ({"hf_config": {"eagle_aux_hidden_state_layer_ids": []}}, 0),
+        ({"hf_config": {"eagle_aux_hidden_state_layer_ids": None}}, 0),
+        ({"hf_config": [1, 2]}, 0),
+        ("some/config", 0),
+        (None, 0),
+    ],
+)
+def test_layers_whose_hidden_states_are_kept(draft_config: Any, layers: int) -> None:
+    spec = HIDDEN_STATES if draft_config is None else HIDDEN_STATES | {"draft_model_config": draft_config}
+    draft, problems = drafted("0.26.0", FLASH, spec)
+    assert (draft.method, draft.hidden_state_layers, draft.layers, problems) == ("extract_hidden_states", layers, 0, [])
+
+
+def test_only_that_method_keeps_hidden_states() -> None:
+    spec = {
+        "method": "mtp",
+        "num_speculative_tokens": 1,
+        "draft_model_config": {"hf_config": {"eagle_aux_hidden_state_layer_ids": [40]}},
+    }
+    assert drafted("0.26.0", FLASH, spec)[0].hidden_state_layers == 0
+
+
+@pytest.mark.parametrize(("release", "stride"), [("0.26.0", 9), ("0.32.0", 8)])
+def test_hidden_states_in_the_cache_and_its_memory(release: str, stride: int) -> None:
+    """Four layers of 4096 bfloat16 values for 256 tokens: 8 MiB, 22 times counted where they share the main group."""
+    spec = HIDDEN_STATES | {"draft_model_config": {"hf_config": {"eagle_aux_hidden_state_layer_ids": [40, 41, 42, 43]}}}
+    words = ["vllm", "serve", FLASH, "-tp", "4", "--kv-cache-dtype", "fp8", "--max-model-len", "8192"]
+    report = check([*words, "--speculative-config", json.dumps(spec)], gpu="H100", gpus=4, vllm=release, fixes=False)
+    kinds = {kind.kind: kind for kind in report.resolution.kv_cache.layers}
+    hidden = kinds["hidden_states"]
+    assert (hidden.count, hidden.draft_count, hidden.page_bytes, hidden.dtype) == (0, 1, 8 << 20, "bfloat16")
+    plan = report.resolution.memory.plan
+    assert round(plan.strides[0] / 2**20) == stride
+    # vllm#53243: 581.48 GiB for one request of 8,192 tokens on 4 H100 with 0.26.0.
+    told = [finding.message for finding in report.errors if finding.rule == "ME003"]
+    assert ["needs 581.5 GiB of KV cache" in message for message in told] == ([True] if release == "0.26.0" else [])
