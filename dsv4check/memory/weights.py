@@ -37,7 +37,7 @@ def weights_of(
     mega_moe: bool,
     kernel: str | None = None,
 ) -> Weights | None:
-    """Weights of a launch on NVIDIA GPUs, by pipeline stage.
+    """Weights of a launch on NVIDIA or AMD GPUs, by pipeline stage.
 
     ``kernel``: vLLM's name of the experts' kernel (``Moe.backend``), which decides how their slices are padded; None:
     they count as stored. Answers None where neither checkpoint nor config.json tells: another quantisation method, a
@@ -49,7 +49,7 @@ def weights_of(
     if (
         not layers
         or placement is None
-        or deployment.hardware.vendor not in (None, "nvidia")
+        or deployment.hardware.vendor not in (None, "nvidia", "amd")
         or other_layers(deployment.flags, facts)
     ):
         return None

@@ -20,7 +20,7 @@ from dsv4check.resolve.engram import engram_problems
 from dsv4check.resolve.kernel_support import kernel_facts
 from dsv4check.resolve.kv_dtype import resolve_kv_dtype
 from dsv4check.resolve.mega_moe import uses_mega_moe
-from dsv4check.resolve.memory_problems import memory_problems
+from dsv4check.resolve.memory_problems import memory_problems, weight_problems
 from dsv4check.resolve.moe_backend import resolve_moe
 from dsv4check.resolve.parallelism import resolve_parallel
 from dsv4check.resolve.replay import replay_problems
@@ -76,11 +76,15 @@ def resolve(deployment: Deployment, facts: ReleaseFacts) -> Resolution:
         moe, found = resolve_moe(deployment, facts, parallel, runner.name)
         problems += found
 
-    memory = None
-    if cuda:
-        hybrid = connector_facts["hybrid_manager_disabled"] is not True
-        decided = Decisions(parallel, draft, runner, attention, kv_cache, moe, hybrid)
-        memory, more = memory_of(deployment, facts, decided)
+    hybrid = connector_facts["hybrid_manager_disabled"] is not True
+    decided = Decisions(parallel, draft, runner, attention, kv_cache, moe, hybrid)
+    memory, more = memory_of(deployment, facts, decided)
+    if deployment.hardware.vendor == "amd":
+        if memory is not None:
+            problems += weight_problems(deployment, memory, decided)
+        # Too little of it is known to be shown.
+        memory = None
+    else:
         notes += more
         if memory is not None:
             problems += memory_problems(deployment, facts, memory, decided)
