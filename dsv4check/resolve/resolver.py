@@ -37,6 +37,8 @@ _NOT_CUDA = NotEvaluated(
     "only vLLM's CUDA path is modelled, and this GPU runs another",
     "check the rules that name this platform; the rest needs a real start",
 )
+_ROCM = Attention(None, None, None, layout="fp8_ds_mla", padded_q_heads=None, local_q_heads=None)
+"""What is known of V4's layers on ROCm: one class, whose states are packed like FlashMLA's."""
 
 
 def resolve(deployment: Deployment, facts: ReleaseFacts) -> Resolution:
@@ -63,6 +65,9 @@ def resolve(deployment: Deployment, facts: ReleaseFacts) -> Resolution:
         problems += engram_problems(deployment, parallel)
     elif not cuda:
         notes.append(_NOT_CUDA)
+        if deployment.hardware.vendor == "amd":
+            problems += backend_name_problems(deployment, facts)
+            problems += resolve_kv_dtype(deployment, facts, _ROCM).problems
     else:
         attention, found = resolve_attention(deployment, facts, parallel)
         problems += found
@@ -167,7 +172,7 @@ def _bf16_backend(deployment: Deployment, facts: ReleaseFacts) -> str:
     The plain-row class exists from 0.23 and has kernels for SM10x only.
     """
     major = deployment.hardware.sm_major
-    if "plain" not in facts.section("kv_cache"):
+    if "plain" not in facts.section("kv_cache") or deployment.hardware.vendor == "amd":
         return "no"
     if major is None:
         return "depends"
