@@ -68,6 +68,7 @@ def resolve(deployment: Deployment, facts: ReleaseFacts) -> Resolution:
         if deployment.hardware.vendor == "amd":
             problems += backend_name_problems(deployment, facts)
             problems += resolve_kv_dtype(deployment, facts, _ROCM).problems
+            problems += draft_override_problems(deployment, facts, draft, runner, _ROCM)
     else:
         attention, found = resolve_attention(deployment, facts, parallel)
         problems += found
