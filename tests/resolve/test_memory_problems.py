@@ -68,6 +68,25 @@ def test_weights_alone_on_rocm(gpu: str, gpus: int, args: str, model: str, code:
     assert resolution.memory is None
 
 
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("community/DeepSeek-V4-Flash-0731-120B-REAM-104E-NVFP4", False),
+        ("community/DeepSeek-V4-Flash-REAP-162B", False),
+        ("community/DeepSeek-V4-Flash_2bit", False),
+        ("community/DeepSeek-V4-Flash-W2A16", False),
+        ("community/DeepSeek-V4-Flash-W4A16", True),
+        ("community/DeepSeek-V4-Flash-0731-NVFP4", True),
+        ("community/DeepSeek-V4-Flash-Abliterated", True),
+    ],
+)
+def test_a_pruned_repack_is_not_weighed_by_its_sibling(name: str, known: bool) -> None:
+    resolution = resolved("--kv-cache-dtype fp8", vllm="0.28.0", gpu="H200", gpus=1, model=name)
+    assert ("weights-exceed-gpu" in problems(resolution)) is known
+    assert resolution.memory is not None
+    assert (resolution.memory.weights is not None) is known
+
+
 @pytest.mark.parametrize("size", ["tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"])
 def test_a_size_beyond_a_float_is_survived(size: str) -> None:
     from dsv4check.releases.facts import load_facts
