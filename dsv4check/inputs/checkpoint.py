@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -89,7 +90,9 @@ def guess_sibling(name: str) -> PublishedModel | None:
     """The checkpoint whose name starts the last component of ``name``, longest match first.
 
     ``community/DeepSeek-V4-Flash-0731-NVFP4`` gives ``deepseek-ai/DeepSeek-V4-Flash-0731``: repacks keep the
-    name of what they were made from. None when the name says nothing.
+    name of what they were made from. A later word that names another checkpoint of the family counts, too:
+    ``community/DeepSeek-V4-Flash-NVFP4-DSpark`` has the draft of ``deepseek-ai/DeepSeek-V4-Flash-DSpark``. None when
+    the name says nothing.
     """
     last = name.strip().rstrip("/\\").replace("\\", "/").rsplit("/", 1)[-1].lower()
     best: PublishedModel | None = None
@@ -97,7 +100,19 @@ def guess_sibling(name: str) -> PublishedModel | None:
         longer = best is None or len(basename) > len(best.id.rsplit("/", 1)[-1])
         if longer and last.startswith((f"{basename}-", f"{basename}_")):
             best = entry
-    return best
+    if best is None or best.draft == "dspark":
+        return best
+    return _with_later_word(last) or best
+
+
+def _with_later_word(last: str) -> PublishedModel | None:
+    """The checkpoint with a DSpark draft that the words of a repack's name make together."""
+    family, *words = re.split(r"(?:(?<=flash)|(?<=-pro))[-_]", last, maxsplit=1)
+    for word in re.split(r"[-_]", words[0]) if words else ():
+        entry = _by_basename().get(f"{family}-{word}")
+        if entry is not None and entry.draft == "dspark":
+            return entry
+    return None
 
 
 @cache

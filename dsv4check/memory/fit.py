@@ -58,10 +58,11 @@ def memory_of(
 ) -> tuple[Memory | None, tuple[NotEvaluated, ...]]:
     """The memory of the launch, as far as it can be told; what cannot, and why.
 
-    None without the memory of the GPU, and where vLLM does not take its CUDA path.
+    None without the memory of the GPU, and where vLLM takes neither its CUDA nor its ROCm path. On ROCm only the
+    weights are known: no costs beside them, and no plan of the caches.
     """
     total = gpu_memory(deployment)
-    if total is None or deployment.hardware.vendor != "nvidia" or decided.parallel.total > _MOST_GPUS:
+    if total is None or deployment.hardware.vendor not in ("nvidia", "amd") or decided.parallel.total > _MOST_GPUS:
         return None, ()
     weights = weights_of(
         deployment,

@@ -10,6 +10,7 @@ is not looked at.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from dsv4check.deployment import Deployment, Model, ServeFlags
@@ -26,6 +27,11 @@ _METHODS: Final = ("mtp", "dspark")
 """Drafts whose tensors stand beside the target's, as ``mtp.*``."""
 _WITHOUT_WEIGHTS: Final = ("ngram", "ngram_gpu", "suffix", "extract_hidden_states")
 _TARGET: Final = "target checkpoint"
+_SHRUNK: Final = re.compile(
+    r"[-_.](rea[mp]\w*|prun\w*|\d+b|\d+e|int[123]|w[123]a\d+|[123][-_]?bits?|spark)(?=[-_.]|$)",
+    re.IGNORECASE,
+)
+"""A repack's name that says it has fewer experts, or fewer bits, than the checkpoint whose config stands in for its."""
 
 
 def weights_of(
@@ -37,7 +43,7 @@ def weights_of(
     mega_moe: bool,
     kernel: str | None = None,
 ) -> Weights | None:
-    """Weights of a launch on NVIDIA GPUs, by pipeline stage.
+    """Weights of a launch on NVIDIA or AMD GPUs, by pipeline stage.
 
     ``kernel``: vLLM's name of the experts' kernel (``Moe.backend``), which decides how their slices are padded; None:
     they count as stored. Answers None where neither checkpoint nor config.json tells: another quantisation method, a
@@ -49,7 +55,7 @@ def weights_of(
     if (
         not layers
         or placement is None
-        or deployment.hardware.vendor not in (None, "nvidia")
+        or deployment.hardware.vendor not in (None, "nvidia", "amd")
         or other_layers(deployment.flags, facts)
     ):
         return None
@@ -60,6 +66,8 @@ def weights_of(
         from dsv4check.memory.weights_checkpoint import target_weights
 
         found = target_weights(checkpoint, deployment, facts, parallel, layers, placement, mega_moe=mega_moe)
+    if found is None and _shrunk(deployment.model):
+        return None
     if found is None:
         source = "config"
         found = weights_config.target_weights(deployment, facts, parallel, layers, placement, mega_moe=mega_moe)
@@ -70,6 +78,12 @@ def weights_of(
     last = stages[-1]
     held = (*stages[:-1], StageWeights(last.experts, last.cut, last.whole, share))
     return Weights(source, size, draft_size, held, placement.padding[0] / placement.padding[1])
+
+
+def _shrunk(model: Model) -> bool:
+    """True for a repack that is smaller than the config that was assumed for it says."""
+    last = model.name.rstrip("/\\").replace("\\", "/").rsplit("/", 1)[-1]
+    return any(problem.code == "config-assumed" for problem in model.problems) and _SHRUNK.search(last) is not None
 
 
 def _draft_weights(

@@ -272,7 +272,8 @@ def _sizes(
 def _devices(deployment: Deployment, launch: _Launch, parallel: Parallelism, local: int | None) -> Problem | None:
     """Ranks of this node against the GPUs vLLM can see there."""
     gpus = deployment.hardware.gpus_per_node
-    if gpus is None or deployment.hardware.vendor not in ("nvidia", None):
+    vendor = deployment.hardware.vendor
+    if gpus is None or vendor not in ("nvidia", "amd", None):
         return None
     world = parallel.world_size
     origin_flags = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
@@ -290,7 +291,8 @@ def _devices(deployment: Deployment, launch: _Launch, parallel: Parallelism, loc
         "ray_ranks": "data_parallel_backend" if enough else "",
     }
     undecided = launch.executor is None and parallel.total > 1
-    if undecided and launch.nnodes <= 1 and gpus < world:
+    # On ROCm the config does not count GPUs; the worker that finds none of its own stops then.
+    if undecided and launch.nnodes <= 1 and gpus < world and vendor != "amd":
         error = (
             f"World size ({world}) is larger than the number of available GPUs ({gpus}) in this node. "
             "If this is intentional and you are using:\n"

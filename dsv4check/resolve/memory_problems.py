@@ -28,6 +28,8 @@ _UNLIKELY: Final = 0.02
 _BATCHES: Final = (16384, 8192, 4096, 2048, 1024, 512)
 _SMALL_BATCH: Final = 2048
 """The batch that is tried together with a shorter context."""
+_SHARED: Final = 4 / 3
+"""How much of an AMD APU's memory may become the GPU's, against the share that its firmware gives (96 of 128 GB)."""
 _MOST_UTILIZATION: Final = 0.97
 _FIXED: Final = ("num_gpu_blocks_override", "kv_cache_memory_bytes")
 """Flags that fix the size of the KV cache."""
@@ -59,6 +61,26 @@ def memory_problems(deployment: Deployment, facts: ReleaseFacts, memory: Memory,
         found += [_chunk(deployment, memory), _log(deployment, memory), _after(deployment, memory)]
     found.append(_unified(deployment, memory))
     return [problem for problem in found if problem is not None]
+
+
+def weight_problems(deployment: Deployment, memory: Memory, decided: Decisions) -> list[Problem]:
+    """What the weights alone rule out, where neither the costs beside them nor the caches are modelled (ROCm).
+
+    vLLM needs more than is counted here, so that a launch which passes may still not fit.
+    """
+    shared = deployment.hardware.unified_memory
+    if shared:
+        memory = replace(memory, gpu_bytes=int(memory.gpu_bytes * _SHARED))
+    weights = _weights(deployment, memory, decided.parallel)
+    if weights is not None:
+        return [weights]
+    cache = memory.cache_bytes
+    if shared or cache is None or cache.high > 0 or _offloads(deployment):
+        return []
+    data = _base(memory, decided.parallel)
+    error = "No available memory for the cache blocks."
+    origin = where(deployment, "gpu_memory_utilization")
+    return [Problem("no-memory-for-cache", Stage.KV_CACHE_INIT, "ValueError", error, data, origin)]
 
 
 def _free_memory(deployment: Deployment, facts: ReleaseFacts, memory: Memory) -> Problem | None:

@@ -21,7 +21,7 @@ from dsv4check.resolve.engram import engram_problems
 from dsv4check.resolve.kernel_support import kernel_facts
 from dsv4check.resolve.kv_dtype import resolve_kv_dtype
 from dsv4check.resolve.mega_moe import uses_mega_moe
-from dsv4check.resolve.memory_problems import memory_problems
+from dsv4check.resolve.memory_problems import memory_problems, weight_problems
 from dsv4check.resolve.moe_backend import resolve_moe
 from dsv4check.resolve.parallelism import resolve_parallel
 from dsv4check.resolve.replay import replay_problems
@@ -40,6 +40,8 @@ _NOT_CUDA = NotEvaluated(
     "only vLLM's CUDA path is modelled, and this GPU runs another",
     "check the rules that name this platform; the rest needs a real start",
 )
+_ROCM = Attention(None, None, None, layout="fp8_ds_mla", padded_q_heads=None, local_q_heads=None)
+"""What is known of V4's layers on ROCm: one class, whose states are packed like FlashMLA's."""
 
 
 def resolve(deployment: Deployment, facts: ReleaseFacts) -> Resolution:
@@ -66,6 +68,10 @@ def resolve(deployment: Deployment, facts: ReleaseFacts) -> Resolution:
         problems += engram_problems(deployment, parallel)
     elif not cuda:
         notes.append(_NOT_CUDA)
+        if deployment.hardware.vendor == "amd":
+            problems += backend_name_problems(deployment, facts)
+            problems += resolve_kv_dtype(deployment, facts, _ROCM).problems
+            problems += draft_override_problems(deployment, facts, draft, runner, _ROCM)
     else:
         attention, found = resolve_attention(deployment, facts, parallel)
         problems += found
@@ -79,11 +85,15 @@ def resolve(deployment: Deployment, facts: ReleaseFacts) -> Resolution:
         moe, found = resolve_moe(deployment, facts, parallel, runner.name)
         problems += found
 
-    memory = None
-    if cuda:
-        hybrid = connector_facts["hybrid_manager_disabled"] is not True
-        decided = Decisions(parallel, draft, runner, attention, kv_cache, moe, hybrid)
-        memory, more = memory_of(deployment, facts, decided)
+    hybrid = connector_facts["hybrid_manager_disabled"] is not True
+    decided = Decisions(parallel, draft, runner, attention, kv_cache, moe, hybrid)
+    memory, more = memory_of(deployment, facts, decided)
+    if deployment.hardware.vendor == "amd":
+        if memory is not None:
+            problems += weight_problems(deployment, memory, decided)
+        # Too little of it is known to be shown.
+        memory = None
+    else:
         notes += more
         if memory is not None:
             problems += memory_problems(deployment, facts, memory, decided)
@@ -181,7 +191,7 @@ def _bf16_backend(deployment: Deployment, facts: ReleaseFacts) -> str:
     The plain-row class exists from 0.23 and has kernels for SM10x only.
     """
     major = deployment.hardware.sm_major
-    if "plain" not in facts.section("kv_cache"):
+    if "plain" not in facts.section("kv_cache") or deployment.hardware.vendor == "amd":
         return "no"
     if major is None:
         return "depends"

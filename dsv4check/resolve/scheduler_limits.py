@@ -50,7 +50,9 @@ def _default_batched_tokens(deployment: Deployment, section: Mapping[str, Any], 
     backend = deployment.flags.get("all2all_backend")
     if parallel.data > 1 and parallel.expert_parallel and backend in _BATCHED_MOE:
         return 512 if throughput else 256
-    if hardware.memory_mib is None or hardware.vendor != "nvidia":
+    # What an AMD APU reports depends on how its memory was shared out.
+    known = hardware.vendor == "nvidia" or (hardware.vendor == "amd" and not hardware.unified_memory)
+    if hardware.memory_mib is None or not known:
         return None
     rules = section["batch"]
     small = "a100" in (hardware.name or "").lower() or (rules["gb10_small"] and hardware.capability == (12, 1))

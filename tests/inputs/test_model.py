@@ -236,6 +236,24 @@ def test_config_like_and_siblings() -> None:
         load("a/b", config_like="c/d")
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("community/DeepSeek-V4-Flash-NVFP4-DSpark", "deepseek-ai/DeepSeek-V4-Flash-DSpark"),
+        ("community/DeepSeek-V4-Flash-Abliterated-DSpark", "deepseek-ai/DeepSeek-V4-Flash-DSpark"),
+        ("community/DeepSeek-V4-Flash-FP8-0731", "deepseek-ai/DeepSeek-V4-Flash-0731"),
+        ("community/DeepSeek-V4-Pro_W4A16_DSpark", "deepseek-ai/DeepSeek-V4-Pro-DSpark"),
+        ("community/DeepSeek-V4-Flash-Abliterated", "deepseek-ai/DeepSeek-V4-Flash"),
+        ("community/DeepSeek-V4-Flash-Base-FP8", "deepseek-ai/DeepSeek-V4-Flash-Base"),
+        ("community/DeepSeek-V4.1-Flash-NVFP4", "deepseek-ai/DeepSeek-V4.1-Flash"),
+    ],
+)
+def test_a_later_word_of_a_repack_names_its_draft(name: str, expected: str) -> None:
+    sibling = guess_sibling(name)
+    assert sibling is not None
+    assert sibling.id == expected
+
+
 def test_overrides_merge_and_null_deletes() -> None:
     model = load(config_overrides={"quantization_config": {"scale_fmt": None, "fmt": "x"}, "hc_mult": None})
     assert "scale_fmt" not in model.get("quantization_config")

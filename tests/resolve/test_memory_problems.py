@@ -48,6 +48,45 @@ def test_weights_against_the_gpu(gpu: str, args: str, model: str, fits: bool) ->
     assert ("weights-exceed-gpu" not in found) is fits
 
 
+@pytest.mark.parametrize(
+    ("gpu", "gpus", "args", "model", "code"),
+    [
+        ("MI300X", 4, "-tp 4", PRO_NAME, "weights-exceed-gpu"),
+        ("MI300X", 8, "-tp 8", PRO_NAME, None),
+        ("MI300X", 8, "-tp 8 --gpu-memory-utilization 0.5", PRO_NAME, "no-memory-for-cache"),
+        ("MI355X", 4, "-dp 4 --enable-expert-parallel", PRO_NAME, None),
+        ("MI325X", 1, "--enforce-eager", FLASH_NAME, None),
+        ("MI300X", 1, "--gpu-memory-utilization 0.5 --cpu-offload-gb 80", FLASH_NAME, None),
+        ("Radeon-8060S", 1, "", FLASH_NAME, "weights-exceed-gpu"),
+        ("Radeon-8060S", 1, "-tp 2 --nnodes 2", FLASH_NAME, None),
+    ],
+)
+def test_weights_alone_on_rocm(gpu: str, gpus: int, args: str, model: str, code: str | None) -> None:
+    resolution = resolved(f"--kv-cache-dtype fp8 {args}", vllm="0.28.0", gpu=gpu, gpus=gpus, model=model)
+    found = {"weights-exceed-gpu", "no-memory-for-cache"} & set(problems(resolution))
+    assert found == ({code} if code else set())
+    assert resolution.memory is None
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("community/DeepSeek-V4-Flash-0731-120B-REAM-104E-NVFP4", False),
+        ("community/DeepSeek-V4-Flash-REAP-162B", False),
+        ("community/DeepSeek-V4-Flash_2bit", False),
+        ("community/DeepSeek-V4-Flash-W2A16", False),
+        ("community/DeepSeek-V4-Flash-W4A16", True),
+        ("community/DeepSeek-V4-Flash-0731-NVFP4", True),
+        ("community/DeepSeek-V4-Flash-Abliterated", True),
+    ],
+)
+def test_a_pruned_repack_is_not_weighed_by_its_sibling(name: str, known: bool) -> None:
+    resolution = resolved("--kv-cache-dtype fp8", vllm="0.28.0", gpu="H200", gpus=1, model=name)
+    assert ("weights-exceed-gpu" in problems(resolution)) is known
+    assert resolution.memory is not None
+    assert (resolution.memory.weights is not None) is known
+
+
 @pytest.mark.parametrize("size", ["tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"])
 def test_a_size_beyond_a_float_is_survived(size: str) -> None:
     from dsv4check.releases.facts import load_facts
