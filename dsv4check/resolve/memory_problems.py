@@ -34,7 +34,7 @@ _FIXED: Final = ("num_gpu_blocks_override", "kv_cache_memory_bytes")
 _LENGTH_STEP: Final = 1024
 _MUCH_PADDING: Final = 1.1
 """Factor from which on the padding of experts is worth a word."""
-_REMEDIES: Final = ("fit_length", "fit_tokens", "fit_utilization", "both_tokens", "both_length")
+_REMEDIES: Final = ("fit_length", "fit_tokens", "fit_utilization", "both_tokens", "both_length", "both_utilization")
 """What :func:`_remedies` works out: most of the work on a launch that does not fit, and only fixes need it."""
 _MISLEADING: Final = 2.0
 """Factor between the log's token count and the longest request from which on it is worth a word."""
@@ -202,6 +202,7 @@ def _remedies(deployment: Deployment, facts: ReleaseFacts, memory: Memory, decid
             return found | {"fit_tokens": tokens}
         if tokens == _SMALL_BATCH:
             found |= {"both_tokens": tokens, "both_length": _shorter(smaller, length)}
+            found |= {"both_utilization": _more(smaller)}
     return found
 
 

@@ -106,6 +106,7 @@ def test_remedies_do_what_they_say(share: float, batch: int) -> None:
         (share, batch, data["fit_length"]),
         (data["fit_utilization"], batch, 1048576),
         (share, data["both_tokens"], data["both_length"]),
+        (data["both_utilization"], data["both_tokens"], 1048576),
     ]
     offered = [change for change in changes if None not in change]
     assert offered
