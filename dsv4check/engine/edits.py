@@ -23,6 +23,9 @@ from dsv4check.request import Request
 
 Applied = tuple[Request, Edit] | None
 
+_NO_VALUE: Final = ("none", "unknown")
+"""How a field without a value reads once it is filled in."""
+
 COST: Final[Mapping[str, int]] = {
     "set_key": 1,
     "drop_key": 1,
@@ -61,10 +64,13 @@ def kind_of(spec: Mapping[str, Any]) -> str:
 def apply_edit(
     spec: Mapping[str, Any], request: Request, deployment: Deployment, fill: Callable[[str], str]
 ) -> Applied:
-    """Apply one edit; ``fill`` replaces ``{fields}`` in its values."""
+    """Apply one edit; ``fill`` replaces ``{fields}`` in its values, and an edit whose value is not known is none."""
     kind = kind_of(spec)
     target = fill(spec[kind]) if isinstance(spec[kind], str) else spec[kind]
-    spec = {key: fill(text) if isinstance(text, str) else text for key, text in spec.items()}
+    filled = {key: fill(text) if isinstance(text, str) else text for key, text in spec.items()}
+    if any(text != spec[key] and text in _NO_VALUE for key, text in filled.items()):
+        return None
+    spec = filled
     return _KINDS[kind](request, deployment, target, spec.get("value"), spec)
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 from dsv4check.deployment import Deployment
 from dsv4check.memory import requests
 from dsv4check.memory.costs import CONTEXT
-from dsv4check.memory.fit import Decisions, memory_of
+from dsv4check.memory.fit import Decisions, memory_of, runner_offloads
 from dsv4check.memory.records import Memory, Span
 from dsv4check.problems import Origin, Problem, Stage
 from dsv4check.releases.facts import ReleaseFacts
@@ -36,7 +36,7 @@ _FIXED: Final = ("num_gpu_blocks_override", "kv_cache_memory_bytes")
 _LENGTH_STEP: Final = 1024
 _MUCH_PADDING: Final = 1.1
 """Factor from which on the padding of experts is worth a word."""
-_REMEDIES: Final = ("fit_length", "fit_tokens", "fit_utilization", "both_tokens", "both_length")
+_REMEDIES: Final = ("fit_length", "fit_tokens", "fit_utilization", "both_tokens", "both_length", "both_utilization")
 """What :func:`_remedies` works out: most of the work on a launch that does not fit, and only fixes need it."""
 _MISLEADING: Final = 2.0
 """Factor between the log's token count and the longest request from which on it is worth a word."""
@@ -48,12 +48,13 @@ def memory_problems(deployment: Deployment, facts: ReleaseFacts, memory: Memory,
     refused = _free_memory(deployment, facts, memory)
     if refused is not None:
         return [refused]
-    weights = _weights(deployment, memory, parallel)
+    offloads = _offloads(deployment) and runner_offloads(facts, decided.runner)
+    weights = None if offloads else _weights(deployment, memory, parallel)
     if weights is not None:
         return [weights]
     found = [
         _empty_stage(deployment, facts, memory),
-        _fixed_cache(deployment, memory),
+        None if offloads else _fixed_cache(deployment, memory),
         _cache(deployment, facts, memory, decided),
         _padding(deployment, memory, parallel),
     ]
@@ -112,7 +113,7 @@ def _free_memory(deployment: Deployment, facts: ReleaseFacts, memory: Memory) ->
 def _weights(deployment: Deployment, memory: Memory, parallel: Parallelism) -> Problem | None:
     """Weights that do not fit the GPU, whatever is left for a cache."""
     weights = memory.weights
-    if weights is None or _offloads(deployment):
+    if weights is None:
         return None
     held = max(stage.total for stage in weights.stages)
     if held <= memory.gpu_bytes - _context(memory):
@@ -158,7 +159,7 @@ def _fixed_cache(deployment: Deployment, memory: Memory) -> Problem | None:
     """A KV cache whose size a flag fixes, and that does not fit beside the weights: nothing checks it before."""
     weights, plan = memory.weights, memory.plan
     dest = next((name for name in _FIXED if integer(deployment, name)), None)
-    if dest is None or weights is None or plan is None or memory.blocks is None or _offloads(deployment):
+    if dest is None or weights is None or plan is None or memory.blocks is None:
         return None
     cache = memory.blocks.low * plan.strides[memory.stage]
     held = weights.stages[memory.stage].total
@@ -224,6 +225,7 @@ def _remedies(deployment: Deployment, facts: ReleaseFacts, memory: Memory, decid
             return found | {"fit_tokens": tokens}
         if tokens == _SMALL_BATCH:
             found |= {"both_tokens": tokens, "both_length": _shorter(smaller, length)}
+            found |= {"both_utilization": _more(smaller)}
     return found
 
 

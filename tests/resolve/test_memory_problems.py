@@ -87,6 +87,15 @@ def test_a_pruned_repack_is_not_weighed_by_its_sibling(name: str, known: bool) -
     assert (resolution.memory.weights is not None) is known
 
 
+@pytest.mark.parametrize(
+    ("vllm", "runner", "fits"), [("0.27.1", "0", True), ("0.27.1", "1", False), ("0.28.0", "1", True)]
+)
+def test_offloaded_weights_need_a_runner_that_offloads(vllm: str, runner: str, fits: bool) -> None:
+    launch = {"vllm": vllm, "gpu": "H200", "gpus": 8, "model": FLASH_NAME, "env": {"VLLM_USE_V2_MODEL_RUNNER": runner}}
+    report = run_launch(launch | {"args": "--kv-cache-dtype fp8 --cpu-offload-gb 60"})
+    assert ("weights-exceed-gpu" not in problems(report.resolution)) is fits
+
+
 @pytest.mark.parametrize("size", ["tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"])
 def test_a_size_beyond_a_float_is_survived(size: str) -> None:
     from dsv4check.releases.facts import load_facts
@@ -145,6 +154,7 @@ def test_remedies_do_what_they_say(share: float, batch: int) -> None:
         (share, batch, data["fit_length"]),
         (data["fit_utilization"], batch, 1048576),
         (share, data["both_tokens"], data["both_length"]),
+        (data["both_utilization"], data["both_tokens"], 1048576),
     ]
     offered = [change for change in changes if None not in change]
     assert offered

@@ -10,7 +10,7 @@ from .asynchronous import asynchronous
 from .choice import choice, environment
 from .drafts import capture_check, mask_token_fields, v1_dspark
 from .features import v1_features, v2_features
-from .place import CONVERTOR, REGISTRY
+from .place import CONVERTOR, REGISTRY, V2_RUNNER
 
 
 def learn(release: Release) -> dict[str, Any]:
@@ -25,6 +25,7 @@ def learn(release: Release) -> dict[str, Any]:
         "v1_dspark": v1_dspark(source, v1),
         "v1_mask_token_fields": mask_token_fields(source),
         "v1_unsupported": v1,
+        "v2_weight_offload": "create_offloader(" in source.text(V2_RUNNER),
         "vision_architecture": _vision_architecture(source),
         **choice(source),
         **v2_features(source),
