@@ -21,14 +21,10 @@ _NVFP4_DRAFT = (
     "from 0.32.0 on vLLM leaves the experts that the checkpoint's ignore list names in MXFP4, the draft's among them "
     "(models/deepseek_v41/quant_config.py): the draft is built as it is stored"
 )
-_AUTOTUNED = "vLLM's own code names the fault: 0.21.0 switched the autotuner off for wrong values (MO086)"
 _ON_THE_MACHINE = "nothing of the launch shows it; triage knows its text ({})"
 EXPLAINED: dict[str, str] = {
     "rcp33-flash-nvfp4-b200-tep8-mtp2": _NVFP4_DRAFT,
     "rcp33-pro-nvfp4-b200-tep8-cutedsl-mtp2": _NVFP4_DRAFT,
-    "blog-vllm-pro-8xb200-dp8": _AUTOTUNED,
-    "blog-vllm-flash-4xb200-dp4": _AUTOTUNED,
-    "pub-vultr-flash-b200-tep4": _AUTOTUNED,
     "spec-14-w4a16-optional-scales": "only the checkpoint's index tells; with it on disk WT018 names the scales",
     "hopper-phase1-614-pro-v0260": "only the V2 runner pads requests, which this launch does not use: nothing in the "
     "code leads to the report",
