@@ -112,6 +112,7 @@ class _Fitting:
         self._utilization = _fraction(deployment.flags.get("gpu_memory_utilization"))
         self._fixed = integer(deployment, "kv_cache_memory_bytes")
         section = facts.section("engine_config")
+        self._offloaded = _offloaded(deployment) if offloads_weights(facts, decided.runner) else 0
         self._override = facts.section("cache_planning").get("override")
         tokens, seqs = batch_limits(deployment, facts.section("spec_decode"), decided.parallel)
         self._length = max_model_len(deployment, section)
@@ -186,7 +187,7 @@ class _Fitting:
             return [Span(self._fixed, self._fixed)] * len(self._plan.strides)
         if self._weights is None or self._weights.draft_bytes is None:
             return None
-        offloaded = _offloaded(self._deployment)
+        offloaded = self._offloaded
         costs = budgeted(self._costs)
         caches = []
         for stage in self._weights.stages:
@@ -249,7 +250,7 @@ class _Fitting:
             )
         if self._decided.parallel.data > 1:
             yield f"Each of the {self._decided.parallel.data} data-parallel engines has a KV cache of its own."
-        if _offloaded(self._deployment):
+        if self._offloaded:
             yield "Weights are offloaded to host memory: how much stays on the GPU is only known in bounds."
         if self._fixed:
             yield "--kv-cache-memory-bytes fixes the KV cache; --gpu-memory-utilization has no effect on its size."
@@ -275,6 +276,11 @@ def _fraction(value: Any) -> float:
     """The share that may be used; a value that vLLM refuses says nothing about memory, so the default stands for it."""
     valid = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= 1
     return float(value) if valid else _UTILIZATION
+
+
+def offloads_weights(facts: ReleaseFacts, runner: Runner) -> bool:
+    """Whether this runner heeds the flags that keep weights in host memory; where it is not known, it may."""
+    return bool(facts.section("memory").get("weight_offload", {}).get(runner.name, True))
 
 
 def _offloaded(deployment: Deployment) -> int:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from dsv4check.deployment import Deployment
 from dsv4check.memory import requests
 from dsv4check.memory.costs import CONTEXT
-from dsv4check.memory.fit import Decisions, memory_of
+from dsv4check.memory.fit import Decisions, memory_of, offloads_weights
 from dsv4check.memory.records import Memory, Span
 from dsv4check.problems import Origin, Problem, Stage
 from dsv4check.releases.facts import ReleaseFacts
@@ -46,12 +46,13 @@ def memory_problems(deployment: Deployment, facts: ReleaseFacts, memory: Memory,
     refused = _free_memory(deployment, facts, memory)
     if refused is not None:
         return [refused]
-    weights = _weights(deployment, memory, parallel)
+    offloads = _offloads(deployment, facts, decided)
+    weights = None if offloads else _weights(deployment, memory, parallel)
     if weights is not None:
         return [weights]
     found = [
         _empty_stage(deployment, facts, memory),
-        _fixed_cache(deployment, memory),
+        None if offloads else _fixed_cache(deployment, memory),
         _cache(deployment, facts, memory, decided),
         _padding(deployment, memory, parallel),
     ]
@@ -90,7 +91,7 @@ def _free_memory(deployment: Deployment, facts: ReleaseFacts, memory: Memory) ->
 def _weights(deployment: Deployment, memory: Memory, parallel: Parallelism) -> Problem | None:
     """Weights that do not fit the GPU, whatever is left for a cache."""
     weights = memory.weights
-    if weights is None or _offloads(deployment):
+    if weights is None:
         return None
     held = max(stage.total for stage in weights.stages)
     if held <= memory.gpu_bytes - _context(memory):
@@ -136,7 +137,7 @@ def _fixed_cache(deployment: Deployment, memory: Memory) -> Problem | None:
     """A KV cache whose size a flag fixes, and that does not fit beside the weights: nothing checks it before."""
     weights, plan = memory.weights, memory.plan
     dest = next((name for name in _FIXED if integer(deployment, name)), None)
-    if dest is None or weights is None or plan is None or memory.blocks is None or _offloads(deployment):
+    if dest is None or weights is None or plan is None or memory.blocks is None:
         return None
     cache = memory.blocks.low * plan.strides[memory.stage]
     held = weights.stages[memory.stage].total
@@ -343,9 +344,10 @@ def _context(memory: Memory) -> int:
     return next((cost.size.low for cost in memory.costs if cost.name == CONTEXT), 0)
 
 
-def _offloads(deployment: Deployment) -> bool:
+def _offloads(deployment: Deployment, facts: ReleaseFacts, decided: Decisions) -> bool:
     flags: Mapping[str, Any] = deployment.flags.values
-    return any(flags.get(dest) for dest in ("cpu_offload_gb", "offload_backend", "offload_group_size"))
+    asked = any(flags.get(dest) for dest in ("cpu_offload_gb", "offload_backend", "offload_group_size"))
+    return asked and offloads_weights(facts, decided.runner)
 
 
 def _gib(size: float) -> str:

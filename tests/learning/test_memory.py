@@ -97,6 +97,7 @@ def test_facts_follow_the_text(tmp_path: Path) -> None:
         "padded_query": "step",
         "prefill_chunk": 4,
         "unified": {"free": "available", "releases": False},
+        "weight_offload": {"v1": False, "v2": False},
         "workspace_lanes": False,
     }
 
@@ -105,6 +106,7 @@ def test_facts_follow_the_text(tmp_path: Path) -> None:
     ("path", "old", "new", "key", "value"),
     [
         (V2, "return 0", "return estimate(self)", "graph_estimate", {"default": True, "v1": True, "v2": True}),
+        (V2, "return 0", "return 0 * len([set_offloader])", "weight_offload", {"v1": False, "v2": True}),
         (SNAPSHOTS, "peak + result.weights_memory", "result.total_consumed", "measure", "consumed"),
         (ATTENTION, "if not isinstance(attn_metadata, dict)", "if self.heads < 64", "padded_query", "after"),
         (ATTENTION, "return F.pad(q, (0, 0))", "self.eager_scratch_pool.q_out(1)", "padded_query", "pool"),

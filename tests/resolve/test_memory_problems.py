@@ -48,6 +48,15 @@ def test_weights_against_the_gpu(gpu: str, args: str, model: str, fits: bool) ->
     assert ("weights-exceed-gpu" not in found) is fits
 
 
+@pytest.mark.parametrize(
+    ("vllm", "runner", "fits"), [("0.27.1", "1", False), ("0.27.1", "0", True), ("0.28.0", "1", True)]
+)
+def test_only_a_runner_with_an_offloader_offloads(vllm: str, runner: str, fits: bool) -> None:
+    launch = {"vllm": vllm, "gpu": "H200", "gpus": 1, "model": FLASH_NAME, "env": {"VLLM_USE_V2_MODEL_RUNNER": runner}}
+    found = run_launch({**launch, "args": "--kv-cache-dtype fp8 --cpu-offload-gb 60"})
+    assert ("weights-exceed-gpu" not in problems(found.resolution)) is fits
+
+
 @pytest.mark.parametrize("size", ["tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"])
 def test_a_size_beyond_a_float_is_survived(size: str) -> None:
     from dsv4check.releases.facts import load_facts

@@ -51,6 +51,9 @@ def learn(release: Release) -> dict[str, Any]:
         "padded_query": _padded_query(source),
         "prefill_chunk": _prefill_chunk(source),
         "unified": _unified(source),
+        "weight_offload": {
+            runner: "set_offloader" in names(source.tree(path)) for runner, (path, _name) in RUNNERS.items()
+        },
         "workspace_lanes": source.find(WORKER, "_num_workspace_lanes") is not None,
     }
 
