@@ -113,6 +113,7 @@ def test_connectors_and_checks_follow_the_text(tmp_path: Path) -> None:
             "hash_check": "resolved",
             "lmcache": "Outside",
             "tiering": False,
+            "tiers": {},
         },
     }
 

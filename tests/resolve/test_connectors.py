@@ -151,6 +151,42 @@ def test_offloading_sizes(vllm: str, extra: dict[str, Any], expected: set[str]) 
     assert codes(vllm, transfer("OffloadingConnector", **extra)) == expected
 
 
+FS = {"type": "fs", "root_dir": "/kv"}
+
+
+@pytest.mark.parametrize(
+    ("vllm", "tiers", "said"),
+    [
+        ("0.28.0", [FS], None),
+        ("0.28.0", [], None),
+        ("0.21.0", [FS], "Unsupported spec type: TieringOffloadingSpec"),
+        ("0.22.0", [FS], "Unknown secondary tier type: 'fs'."),
+        ("0.22.0", [{"type": "fs_python", "root_dir": "/kv"}], None),
+        ("0.28.0", FS, "secondary_tiers must be a list of tier configurations"),
+        ("0.28.0", [{"root_dir": "/kv"}], "Secondary tier configuration must include 'type'"),
+        ("0.28.0", [{"type": "fs"}], "__init__() missing 1 required positional argument: 'root_dir'"),
+        ("0.28.0", [{**FS, "locality": "node"}], None),
+        ("0.25.0", [{**FS, "locality": "node"}], "__init__() got an unexpected keyword argument 'locality'"),
+        ("0.28.0", [{"type": "Mine", "module_path": "mine"}], None),
+        ("0.28.0", [{"type": ["fs"]}], "Unknown secondary tier type: ['fs']."),
+        ("0.27.1", [{"type": "p2p", "anything": 1}], "PYTHONHASHSEED must be set"),
+        ("0.29.0", [{"type": "p2p"}], None),
+        ("0.28.0", ["fs"], None),
+    ],
+)
+def test_offloading_tiers(vllm: str, tiers: Any, said: str | None) -> None:
+    extra = {"spec_name": "TieringOffloadingSpec", "cpu_bytes_to_use": 1 << 34, "secondary_tiers": tiers}
+    kept = {"disable_hybrid_kv_cache_manager": False, **transfer("OffloadingConnector", **extra)}
+    found = connectors_of(deployment(vllm, {**TP8, **kept}))[0]
+    assert [problem.error[: len(said or "")] for problem in found.values()] == ([] if said is None else [said])
+
+
+def test_offloading_tiers_are_in_host_memory_first() -> None:
+    assert codes(
+        "0.28.0", transfer("OffloadingConnector", spec_name="TieringOffloadingSpec", secondary_tiers=[FS])
+    ) == {"offload-no-bytes"}
+
+
 @pytest.mark.parametrize(
     ("vllm", "flags", "refused"),
     [
