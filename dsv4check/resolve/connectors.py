@@ -57,8 +57,11 @@ def check_connectors(
         problems += _config_stage(deployment, section, connector, parallel, disabled)
         problems += _start_stage(deployment, section, connector, parallel, disabled)
         created = all(problem.code != "connector-needs-plain-cache" for problem in problems)
-        if created and connector.name == "OffloadingConnector":
-            problems += offload_problems(deployment, section, connector.extra, disabled, connector.origin)
+        listed = [(connector.name, connector.extra)]
+        listed += [(name, extra_config(child)) for name, child in children(connector)]
+        for name, extra in listed if created else ():
+            if name == "OffloadingConnector":
+                problems += offload_problems(deployment, section, extra, disabled, connector.origin)
     if disabled:
         problem = _full_context(deployment, facts, parallel, connector, why)
         if problem is not None:

@@ -16,6 +16,8 @@ PLAIN: Final = "CPUOffloadingSpec"
 """The default: host memory alone."""
 TIERING: Final = "TieringOffloadingSpec"
 _SEED: Final = "PYTHONHASHSEED"
+_POLICIES: Final = ("lru", "arc")
+"""What every release can evict by."""
 _LEAST_REFUSED: Final = 2
 """From this store_threshold on the tiers refuse it."""
 
@@ -36,13 +38,14 @@ def spec_problem(rules: Mapping[str, Any], extra: Mapping[str, Any], origin: Ori
 def tier_problems(
     deployment: Deployment, rules: Mapping[str, Any], extra: Mapping[str, Any], origin: Origin | None
 ) -> list[Problem]:
-    """What vLLM refuses about the tiers: the first of it, as vLLM stops there."""
-    if spec_name(extra) != TIERING:
+    """What vLLM refuses about the host memory and the tiers behind it: the first of it, as vLLM stops there."""
+    name = spec_name(extra)
+    if name not in (PLAIN, TIERING):
         return []
-    refused = next(_refused(rules, extra), None)
+    refused = next(_refused(rules, extra) if name == TIERING else _policy(extra), None)
     if refused is not None:
         return [_refusal(refused, origin)]
-    if _SEED not in deployment.env and any(_seeds(rules, extra)):
+    if name == TIERING and _SEED not in deployment.env and any(_seeds(rules, extra)):
         error = "PYTHONHASHSEED must be set for P2P KV offload so that block hashes match across instances."
         return [Problem("offload-tier-seed", Stage.KV_CACHE_INIT, "ValueError", error, {}, origin)]
     return []
@@ -59,6 +62,13 @@ def _seeds(rules: Mapping[str, Any], extra: Mapping[str, Any]) -> Iterator[bool]
         yield bool(isinstance(kind, str) and rules["tiers"].get(kind, {}).get("seed"))
 
 
+def _policy(extra: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    policy = extra.get("eviction_policy", "lru")
+    if policy not in _POLICIES and extra.get("cache_policy_module_path") is None:
+        what = f"there is no eviction_policy {policy} ({' and '.join(_POLICIES)})"
+        yield what, "ValueError", f"Unknown cache policy: {policy!r}."
+
+
 def _refused(rules: Mapping[str, Any], extra: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """What is wrong, the exception and its words."""
     configs = extra.get("secondary_tiers", [])
@@ -70,6 +80,7 @@ def _refused(rules: Mapping[str, Any], extra: Mapping[str, Any]) -> Iterator[tup
     if isinstance(threshold, int) and threshold >= _LEAST_REFUSED:
         error = "store_threshold is not supported for TieringOffloadingSpec"
         yield f"store_threshold {threshold} does not go with tiers", "ValueError", error
+    yield from _policy(extra)
     for config in configs:
         if isinstance(config, Mapping):
             yield from _tier(rules["tiers"], config)

@@ -145,10 +145,18 @@ def test_offloading_flag(vllm: str, expected: set[str]) -> None:
         ("0.28.0", {"blocks_per_chunk": 4}, {"offload-no-bytes"}),
         ("0.25.0", {"cpu_bytes_to_use": 1 << 34, "blocks_per_chunk": 0}, set()),
         ("0.28.0", {"spec_name": "MySpec", "spec_module_path": "m"}, set()),
+        ("0.28.0", {"cpu_bytes_to_use": 1 << 34, "eviction_policy": "arc"}, set()),
+        ("0.28.0", {"cpu_bytes_to_use": 1 << 34, "eviction_policy": "fifo"}, {"offload-tier-refused"}),
+        ("0.28.0", {"cpu_bytes_to_use": 1 << 34, "eviction_policy": "My", "cache_policy_module_path": "m"}, set()),
     ],
 )
 def test_offloading_sizes(vllm: str, extra: dict[str, Any], expected: set[str]) -> None:
     assert codes(vllm, transfer("OffloadingConnector", **extra)) == expected
+
+
+def test_an_offload_among_several_connectors_is_looked_at() -> None:
+    children = [transfer(name)["kv_transfer_config"] for name in ("NixlConnector", "OffloadingConnector")]
+    assert codes("0.28.0", transfer("MultiConnector", connectors=children)) == {"offload-no-bytes"}
 
 
 FS = {"type": "fs", "root_dir": "/kv"}
