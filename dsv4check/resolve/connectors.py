@@ -24,6 +24,7 @@ from dsv4check.resolve.kv_connector import (
     hybrid_manager,
     supports_hybrid,
 )
+from dsv4check.resolve.offload_tiers import size_problem
 from dsv4check.resolve.offloading import offload_problems
 from dsv4check.resolve.scheduler_limits import max_model_len
 
@@ -62,6 +63,9 @@ def check_connectors(
         for name, extra in listed if created else ():
             if name == "OffloadingConnector":
                 problems += offload_problems(deployment, section, extra, disabled, connector.origin)
+            elif name == "SimpleCPUOffloadConnector":
+                words = size_problem(extra, connector.origin)
+                problems += [] if words is None else [words]
     if disabled:
         problem = _full_context(deployment, facts, parallel, connector, why)
         if problem is not None:

@@ -6,6 +6,7 @@ of the connector, once the cache is planned.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -18,6 +19,8 @@ TIERING: Final = "TieringOffloadingSpec"
 _SEED: Final = "PYTHONHASHSEED"
 _POLICIES: Final = ("lru", "arc")
 """What every release can evict by."""
+_SIZES: Final = ("cpu_bytes_to_use", "cpu_bytes_to_use_per_rank")
+_WORDS: Final = re.compile(r"\s*(?P<number>\d{1,9}(\.\d{1,9})?)\s*(?P<prefix>[kmgtKMGT])?(?P<binary>i)?[bB]?\s*")
 _LEAST_REFUSED: Final = 2
 """From this store_threshold on the tiers refuse it."""
 
@@ -33,6 +36,34 @@ def spec_problem(rules: Mapping[str, Any], extra: Mapping[str, Any], origin: Ori
     if name in ((PLAIN, TIERING) if rules["tiering"] else (PLAIN,)) or extra.get("spec_module_path") is not None:
         return None
     return _refusal((f"this release has no spec {name}", "ValueError", f"Unsupported spec type: {name}"), origin)
+
+
+def size_problem(extra: Mapping[str, Any], origin: Origin | None) -> Problem | None:
+    """A size in words: vLLM takes ``int()`` of it, so ``100GB`` stops the start."""
+    for key in _SIZES:
+        size = extra.get(key)
+        if isinstance(size, str) and not _is_integer(size):
+            data = {"key": key, "size": size, "bytes": _bytes(size)}
+            error = f"invalid literal for int() with base 10: {size!r}"
+            return Problem("offload-size-in-words", Stage.KV_CACHE_INIT, "ValueError", error, data, origin)
+    return None
+
+
+def _is_integer(text: str) -> bool:
+    try:
+        int(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _bytes(text: str) -> int:
+    """What was meant, as far as it can be told; 16 GiB otherwise."""
+    found = _WORDS.fullmatch(text)
+    if found is None:
+        return 1 << 34
+    base = 1024 if found["binary"] else 1000
+    return int(float(found["number"]) * base ** " kmgt".index((found["prefix"] or " ").lower()))
 
 
 def tier_problems(

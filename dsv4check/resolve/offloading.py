@@ -11,7 +11,7 @@ from typing import Any
 
 from dsv4check.deployment import Deployment
 from dsv4check.problems import Origin, Problem, Stage
-from dsv4check.resolve.offload_tiers import PLAIN, TIERING, spec_name, spec_problem, tier_problems
+from dsv4check.resolve.offload_tiers import PLAIN, TIERING, size_problem, spec_name, spec_problem, tier_problems
 
 
 def offload_problems(
@@ -58,6 +58,9 @@ def offload_problems(
     if not problems and not extra.get("cpu_bytes_to_use") and spec_name(extra) in (PLAIN, TIERING):
         error = "cpu_bytes_to_use must be specified in kv_connector_extra_config"
         refuse("offload-no-bytes", "Exception", error, {})
+    words = size_problem(extra, origin)
+    if words is not None:
+        problems.append(words)
     return problems or tier_problems(deployment, rules, extra, origin)
 
 

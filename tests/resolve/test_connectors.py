@@ -154,6 +154,25 @@ def test_offloading_sizes(vllm: str, extra: dict[str, Any], expected: set[str]) 
     assert codes(vllm, transfer("OffloadingConnector", **extra)) == expected
 
 
+@pytest.mark.parametrize("name", ["OffloadingConnector", "SimpleCPUOffloadConnector"])
+@pytest.mark.parametrize(
+    ("size", "meant"),
+    [
+        ("100GB", 100 * 10**9),
+        ("1.5 GiB", 3 << 29),
+        ("64g", 64 * 10**9),
+        ("2Ti", 2 << 40),
+        ("a lot", 1 << 34),
+        ("1e10", 1 << 34),
+        ("17179869184", None),
+        (1e10, None),
+    ],
+)
+def test_a_size_is_a_number_of_bytes(name: str, size: Any, meant: int | None) -> None:
+    found = connectors_of(deployment("0.28.0", {**TP8, **transfer(name, cpu_bytes_to_use=size)}))[0]
+    assert [problem.data["bytes"] for problem in found.values()] == ([] if meant is None else [meant])
+
+
 def test_an_offload_among_several_connectors_is_looked_at() -> None:
     children = [transfer(name)["kv_transfer_config"] for name in ("NixlConnector", "OffloadingConnector")]
     assert codes("0.28.0", transfer("MultiConnector", connectors=children)) == {"offload-no-bytes"}
