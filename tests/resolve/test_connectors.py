@@ -240,9 +240,11 @@ def test_nixl_in_a_single_process(vllm: str, refused: bool) -> None:
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        (transfer("HiSparseConnector", host_pool_gib=64), set()),
-        (transfer("HiSparseConnector"), {"hisparse-pool"}),
-        (transfer("HiSparseConnector", host_pool_gib=0), {"hisparse-pool"}),
+        (transfer("HiSparseConnector", host_pool_gib=64), {"hisparse-v4"}),
+        (transfer("HiSparseConnector"), {"hisparse-v4", "hisparse-pool"}),
+        (transfer("HiSparseConnector", host_pool_gib=0), {"hisparse-v4", "hisparse-pool"}),
+        ({"attention_config": {"hisparse_config": {}}}, {"hisparse-v4", "hisparse-pool"}),
+        ({"attention_config": {}}, set()),
         (
             {**transfer("HiSparseConnector", host_pool_gib=64), "pipeline_parallel_size": 2},
             {"hisparse-refused"},
