@@ -16,6 +16,7 @@ FACTORY: Final = "distributed/kv_transfer/kv_connector/factory.py"
 OFFLOAD_FLAG: Final = "_post_init_kv_transfer_config"
 """Turns ``--kv-offloading-size`` into a connector."""
 SEGMENTS: Final = "expandable_segments:True"
+HISPARSE_LAYOUT: Final = "v1/hisparse/layout.py"
 _HISPARSE_ALWAYS: Final = (
     "HiSparse does not support pipeline parallelism.",
     "HiSparse does not support decode context parallelism.",
@@ -166,14 +167,16 @@ def _texts(source: Source) -> list[str]:
 
 
 def hisparse(source: Source, registered: bool) -> dict[str, bool] | None:
-    """Which of HiSparse's changing preconditions the config checks; None when the release has no HiSparse."""
+    """Which of HiSparse's changing preconditions are checked, V4's absence too; None without HiSparse."""
     if not registered:
         return None
     texts = _texts(source)
     for start in _HISPARSE_ALWAYS:
         if not any(text.startswith(start) for text in texts):
             raise LearningError(f"{CONFIG} VllmConfig does not say {start!r} any more")
+    layout = raises(source.tree(HISPARSE_LAYOUT)) if source.has(HISPARSE_LAYOUT) else []
     return {
+        "refuses_v4": any(text.startswith("HiSparse does not support DeepSeek V4") for _, text in layout),
         "full_graph": any(text.startswith("HiSparse does not support cudagraph_mode=FULL") for text in texts),
         "reserve_isl": any(text.startswith("HiSparse requires --scheduler-reserve-full-isl") for text in texts),
     }

@@ -24,6 +24,7 @@ from dsv4check.resolve.kv_connector import (
     hybrid_manager,
     supports_hybrid,
 )
+from dsv4check.resolve.offload_tiers import size_problem
 from dsv4check.resolve.offloading import offload_problems
 from dsv4check.resolve.scheduler_limits import max_model_len
 
@@ -53,12 +54,19 @@ def check_connectors(
     if problems:
         # An unknown name hides everything else: vLLM stops on it before it looks at the rest.
         return tuple(problems), values
+    problems += _hisparse(deployment, section, connector, parallel, disabled)
     if connector is not None:
         problems += _config_stage(deployment, section, connector, parallel, disabled)
         problems += _start_stage(deployment, section, connector, parallel, disabled)
         created = all(problem.code != "connector-needs-plain-cache" for problem in problems)
-        if created and connector.name == "OffloadingConnector":
-            problems += offload_problems(deployment, section, connector.extra, disabled, connector.origin)
+        listed = [(connector.name, connector.extra)]
+        listed += [(name, extra_config(child)) for name, child in children(connector)]
+        for name, extra in listed if created else ():
+            if name == "OffloadingConnector":
+                problems += offload_problems(deployment, section, extra, disabled, connector.origin)
+            elif name == "SimpleCPUOffloadConnector":
+                words = size_problem(extra, connector.origin)
+                problems += [] if words is None else [words]
     if disabled:
         problem = _full_context(deployment, facts, parallel, connector, why)
         if problem is not None:
@@ -155,7 +163,6 @@ def _config_stage(
     if flags.get("enable_sleep_mode") is True and _refuses_sleep(section, connector):
         data = {"name": connector.name}
         refuse("connector-sleep-mode", f"{connector.name} does not support sleep mode.", data)
-    problems += _hisparse(deployment, section, connector, parallel, disabled)
     problems += _expandable(deployment, section, connector)
     return problems
 
@@ -195,20 +202,25 @@ def _expandable(deployment: Deployment, section: Mapping[str, Any], connector: C
 def _hisparse(
     deployment: Deployment,
     section: Mapping[str, Any],
-    connector: Connector,
+    connector: Connector | None,
     parallel: Parallelism,
     disabled: bool,
 ) -> list[Problem]:
-    """HiSparse (0.30+): its preconditions, and the size of its host pool."""
-    entries = [(connector.name, connector.extra)]
-    entries += [(name, extra_config(child)) for name, child in children(connector)]
+    """HiSparse (0.30+): its preconditions, the models it is for, and the size of its host pool."""
+    flags = deployment.flags
+    entries: list[tuple[str, Mapping[str, Any]]] = []
+    if connector is not None:
+        entries.append((connector.name, connector.extra))
+        entries += [(name, extra_config(child)) for name, child in children(connector)]
     pools = [extra for name, extra in entries if name == "HiSparseConnector"]
     rules = section["hisparse"]
-    if not pools or rules is None:
+    asked = bool(pools) or flags.section("attention_config").get("hisparse_config") is not None
+    if not asked or rules is None:
         return []
-    flags = deployment.flags
+    origin = connector.origin if connector is not None and pools else where(deployment, "attention_config")
     mode = str(flags.section("compilation_config").get("cudagraph_mode", "")).upper()
     refusals = (
+        (deployment.hardware.vendor not in (None, "nvidia"), "HiSparse currently requires NVIDIA CUDA."),
         (parallel.pipeline > 1, "HiSparse does not support pipeline parallelism."),
         (parallel.decode_context > 1, "HiSparse does not support decode context parallelism."),
         (
@@ -229,8 +241,12 @@ def _hisparse(
     for failed, error in refusals:
         if failed:
             data = {"why": error}
-            return [Problem("hisparse-refused", Stage.ENGINE_CONFIG, _VALIDATION, error, data, connector.origin)]
-    size = pools[0].get("host_pool_gib")
+            return [Problem("hisparse-refused", Stage.ENGINE_CONFIG, _VALIDATION, error, data, origin)]
+    problems = []
+    if rules["refuses_v4"]:
+        error = "HiSparse does not support DeepSeek V4."
+        problems.append(Problem("hisparse-v4", Stage.KV_CACHE_INIT, "ValueError", error, {}, origin))
+    size = pools[0].get("host_pool_gib") if pools else None
     if len(pools) > 1:
         error = "Only one HiSparseConnector may be configured"
     elif size is None:
@@ -238,9 +254,9 @@ def _hisparse(
     elif isinstance(size, (int, float)) and size <= 0:
         error = "HiSparseConnector host_pool_gib must be positive"
     else:
-        return []
+        return problems
     data = {"why": error}
-    return [Problem("hisparse-pool", Stage.KV_CACHE_INIT, "ValueError", error, data, connector.origin)]
+    return [*problems, Problem("hisparse-pool", Stage.KV_CACHE_INIT, "ValueError", error, data, origin)]
 
 
 def _start_stage(

@@ -72,11 +72,13 @@ def weight_problems(deployment: Deployment, memory: Memory, decided: Decisions) 
     shared = deployment.hardware.unified_memory
     if shared:
         memory = replace(memory, gpu_bytes=int(memory.gpu_bytes * _SHARED))
+    if _offloads(deployment):
+        return []
     weights = _weights(deployment, memory, decided.parallel)
     if weights is not None:
         return [weights]
     cache = memory.cache_bytes
-    if shared or cache is None or cache.high > 0 or _offloads(deployment):
+    if shared or cache is None or cache.high > 0:
         return []
     data = _base(memory, decided.parallel)
     error = "No available memory for the cache blocks."

@@ -11,6 +11,7 @@ from typing import Any
 
 from dsv4check.deployment import Deployment
 from dsv4check.problems import Origin, Problem, Stage
+from dsv4check.resolve.offload_tiers import PLAIN, TIERING, size_problem, spec_name, spec_problem, tier_problems
 
 
 def offload_problems(
@@ -26,6 +27,9 @@ def offload_problems(
     checks on group sizes do not apply.
     """
     rules = section["offload"]
+    unknown = spec_problem(rules, extra, origin)
+    if unknown is not None:
+        return [unknown]
     mixed = deployment.model.family == "deepseek_v4" and not hybrid_disabled
     block = extra.get("block_size")
     chunk = extra.get("blocks_per_chunk") if rules["chunks"] else None
@@ -51,15 +55,13 @@ def offload_problems(
             "KV cache group, and all groups must have the same block size."
         )
         refuse("offload-block-size", "AssertionError", error, {"block": block})
-    if not problems and not extra.get("cpu_bytes_to_use") and _cpu_spec(extra):
+    if not problems and not extra.get("cpu_bytes_to_use") and spec_name(extra) in (PLAIN, TIERING):
         error = "cpu_bytes_to_use must be specified in kv_connector_extra_config"
         refuse("offload-no-bytes", "Exception", error, {})
-    return problems
-
-
-def _cpu_spec(extra: Mapping[str, Any]) -> bool:
-    """True for vLLM's own CPU spec, the default; other specs size themselves."""
-    return str(extra.get("spec_name", "CPUOffloadingSpec")) == "CPUOffloadingSpec"
+    words = size_problem(extra, origin)
+    if words is not None:
+        problems.append(words)
+    return problems or tier_problems(deployment, rules, extra, origin)
 
 
 def _integer(value: Any) -> int | None:

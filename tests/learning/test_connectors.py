@@ -113,6 +113,7 @@ def test_connectors_and_checks_follow_the_text(tmp_path: Path) -> None:
             "hash_check": "resolved",
             "lmcache": "Outside",
             "tiering": False,
+            "tiers": {},
         },
     }
 
@@ -179,7 +180,12 @@ def test_hisparse_and_hidden_states_are_read_from_their_messages(tmp_path: Path)
     config = FILES[CONFIG].rstrip(" ") + checks.lstrip("\n").rstrip(" ")
     config = config.replace(start, start + states.lstrip("\n").rstrip(" "))
     found = learn(made_up(tmp_path, FILES | {FACTORY: registered, CONFIG: config}))
-    assert found["hisparse"] == {"full_graph": True, "reserve_isl": False}
+    assert found["hisparse"] == {"full_graph": True, "reserve_isl": False, "refuses_v4": False}
+    refusal = 'def groups():\n    raise ValueError("HiSparse does not support DeepSeek V4.")\n'
+    layout = {"v1/hisparse/layout.py": refusal}
+    (tmp_path / "v4").mkdir()
+    found = learn(made_up(tmp_path / "v4", FILES | {FACTORY: registered, CONFIG: config} | layout))
+    assert found["hisparse"]["refuses_v4"]
     assert found["hidden_states_chunked"]
 
 

@@ -145,10 +145,73 @@ def test_offloading_flag(vllm: str, expected: set[str]) -> None:
         ("0.28.0", {"blocks_per_chunk": 4}, {"offload-no-bytes"}),
         ("0.25.0", {"cpu_bytes_to_use": 1 << 34, "blocks_per_chunk": 0}, set()),
         ("0.28.0", {"spec_name": "MySpec", "spec_module_path": "m"}, set()),
+        ("0.28.0", {"cpu_bytes_to_use": 1 << 34, "eviction_policy": "arc"}, set()),
+        ("0.28.0", {"cpu_bytes_to_use": 1 << 34, "eviction_policy": "fifo"}, {"offload-tier-refused"}),
+        ("0.28.0", {"cpu_bytes_to_use": 1 << 34, "eviction_policy": "My", "cache_policy_module_path": "m"}, set()),
     ],
 )
 def test_offloading_sizes(vllm: str, extra: dict[str, Any], expected: set[str]) -> None:
     assert codes(vllm, transfer("OffloadingConnector", **extra)) == expected
+
+
+@pytest.mark.parametrize("name", ["OffloadingConnector", "SimpleCPUOffloadConnector"])
+@pytest.mark.parametrize(
+    ("size", "meant"),
+    [
+        ("100GB", 100 * 10**9),
+        ("1.5 GiB", 3 << 29),
+        ("64g", 64 * 10**9),
+        ("2Ti", 2 << 40),
+        ("a lot", 1 << 34),
+        ("1e10", 1 << 34),
+        ("17179869184", None),
+        (1e10, None),
+    ],
+)
+def test_a_size_is_a_number_of_bytes(name: str, size: Any, meant: int | None) -> None:
+    found = connectors_of(deployment("0.28.0", {**TP8, **transfer(name, cpu_bytes_to_use=size)}))[0]
+    assert [problem.data["bytes"] for problem in found.values()] == ([] if meant is None else [meant])
+
+
+def test_an_offload_among_several_connectors_is_looked_at() -> None:
+    children = [transfer(name)["kv_transfer_config"] for name in ("NixlConnector", "OffloadingConnector")]
+    assert codes("0.28.0", transfer("MultiConnector", connectors=children)) == {"offload-no-bytes"}
+
+
+FS = {"type": "fs", "root_dir": "/kv"}
+
+
+@pytest.mark.parametrize(
+    ("vllm", "tiers", "said"),
+    [
+        ("0.28.0", [FS], None),
+        ("0.28.0", [], None),
+        ("0.21.0", [FS], "Unsupported spec type: TieringOffloadingSpec"),
+        ("0.22.0", [FS], "Unknown secondary tier type: 'fs'."),
+        ("0.22.0", [{"type": "fs_python", "root_dir": "/kv"}], None),
+        ("0.28.0", FS, "secondary_tiers must be a list of tier configurations"),
+        ("0.28.0", [{"root_dir": "/kv"}], "Secondary tier configuration must include 'type'"),
+        ("0.28.0", [{"type": "fs"}], "__init__() missing 1 required positional argument: 'root_dir'"),
+        ("0.28.0", [{**FS, "locality": "node"}], None),
+        ("0.25.0", [{**FS, "locality": "node"}], "__init__() got an unexpected keyword argument 'locality'"),
+        ("0.28.0", [{"type": "Mine", "module_path": "mine"}], None),
+        ("0.28.0", [{"type": ["fs"]}], "Unknown secondary tier type: ['fs']."),
+        ("0.27.1", [{"type": "p2p", "anything": 1}], "PYTHONHASHSEED must be set"),
+        ("0.29.0", [{"type": "p2p"}], None),
+        ("0.28.0", ["fs"], None),
+    ],
+)
+def test_offloading_tiers(vllm: str, tiers: Any, said: str | None) -> None:
+    extra = {"spec_name": "TieringOffloadingSpec", "cpu_bytes_to_use": 1 << 34, "secondary_tiers": tiers}
+    kept = {"disable_hybrid_kv_cache_manager": False, **transfer("OffloadingConnector", **extra)}
+    found = connectors_of(deployment(vllm, {**TP8, **kept}))[0]
+    assert [problem.error[: len(said or "")] for problem in found.values()] == ([] if said is None else [said])
+
+
+def test_offloading_tiers_are_in_host_memory_first() -> None:
+    assert codes(
+        "0.28.0", transfer("OffloadingConnector", spec_name="TieringOffloadingSpec", secondary_tiers=[FS])
+    ) == {"offload-no-bytes"}
 
 
 @pytest.mark.parametrize(
@@ -177,9 +240,11 @@ def test_nixl_in_a_single_process(vllm: str, refused: bool) -> None:
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        (transfer("HiSparseConnector", host_pool_gib=64), set()),
-        (transfer("HiSparseConnector"), {"hisparse-pool"}),
-        (transfer("HiSparseConnector", host_pool_gib=0), {"hisparse-pool"}),
+        (transfer("HiSparseConnector", host_pool_gib=64), {"hisparse-v4"}),
+        (transfer("HiSparseConnector"), {"hisparse-v4", "hisparse-pool"}),
+        (transfer("HiSparseConnector", host_pool_gib=0), {"hisparse-v4", "hisparse-pool"}),
+        ({"attention_config": {"hisparse_config": {}}}, {"hisparse-v4", "hisparse-pool"}),
+        ({"attention_config": {}}, set()),
         (
             {**transfer("HiSparseConnector", host_pool_gib=64), "pipeline_parallel_size": 2},
             {"hisparse-refused"},

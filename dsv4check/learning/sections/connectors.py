@@ -18,6 +18,7 @@ from ..connector_config import (
     offload_before_hybrid,
 )
 from ..interpret import Reading
+from ..offload_tiers import tiers
 from ..release import Release
 from ..source import LearningError, Source, names, strings
 
@@ -59,6 +60,7 @@ def learn(release: Release) -> dict[str, Any]:
             "chunks": "blocks_per_chunk" in strings(source.tree(_offload_file(source))),
             "hash_check": _hash_check(source),
             "lmcache": lmcache_connector(source),
+            "tiers": tiers(source),
             "tiering": "TieringOffloadingSpec" in strings(source.tree(OFFLOAD_FACTORY)),
         },
     }
