@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from typing import Any, Final
 
+from .factories import registered
 from .source import LearningError, Source, strings
 
 FACTORY: Final = "v1/kv_offload/tiering/factory.py"
@@ -21,21 +22,9 @@ def tiers(source: Source) -> dict[str, Any]:
     """By type: the keys a tier ``needs``, those it ``takes`` (None: any), and whether it asks for a hash ``seed``."""
     if not source.has(FACTORY):
         return {}
-    tree = source.tree(FACTORY)
-    popped = sorted(set(_popped(tree)))
-    found = {}
-    for node in tree.body:
-        call = node.value if isinstance(node, ast.Expr) else None
-        if not isinstance(call, ast.Call) or ast.unparse(call.func) != "SecondaryTierFactory.register_tier":
-            continue
-        words = strings(call)
-        if len(words) != 3:
-            raise LearningError(f"{FACTORY} registers a tier with other words than type, module and class")
-        path = f"{words[1].removeprefix('vllm.').replace('.', '/')}.py"
-        found[words[0]] = _tier(source, path, words[2], popped)
-    if not found:
-        raise LearningError(f"{FACTORY} registers no tiers")
-    return found
+    popped = sorted(set(_popped(source.tree(FACTORY))))
+    listed = registered(source, FACTORY, "SecondaryTierFactory.register_tier", "tier")
+    return {kind: _tier(source, f"{module}.py", name, popped) for kind, (module, name) in listed.items()}
 
 
 def _popped(tree: ast.AST) -> list[str]:

@@ -9,7 +9,7 @@ key on, the draft takes the target's setting. All of this happens after the targ
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from dsv4check.deployment import Deployment
 from dsv4check.problems import Problem, Stage
@@ -23,8 +23,6 @@ _DRAFT_CLASSES: Mapping[str, str] = {
     "mtp": "DeepSeekV4MTP",
     "dspark": "DSparkDeepseekV4ForCausalLM",
 }
-_ROCM_TOP_TOKENS_SINCE: Final = (0, 31)
-"""First release whose MTP draft has ``get_top_tokens`` on ROCm (``models/deepseek_v4/amd/mtp.py``)."""
 
 
 def draft_override_problems(
@@ -34,19 +32,16 @@ def draft_override_problems(
     vendor = deployment.hardware.vendor
     if draft.method not in _DRAFT_CLASSES or vendor not in (None, "nvidia", "amd"):
         return []
-    reach: Mapping[str, Any] = (facts.section("spec_decode").get("draft_overrides") or {}).get(runner.name) or {}
+    section = facts.section("spec_decode")
+    reach: Mapping[str, Any] = (section.get("draft_overrides") or {}).get(runner.name) or {}
     if vendor == "amd":
-        has_method = draft.method == "mtp" and _numbers(facts.version) >= _ROCM_TOP_TOKENS_SINCE
-        return [] if has_method else _local_argmax(deployment, draft, reach)
+        able = draft.method in section.get("draft_top_tokens_rocm", ())
+        return [] if able else _local_argmax(deployment, draft, reach)
     return [
         *_kv_dtype(deployment, facts, draft, reach, attention),
         *_local_argmax(deployment, draft, reach),
         *_other_layout(deployment, facts, draft, runner, attention),
     ]
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".") if part.isdigit())
 
 
 def _kv_dtype(

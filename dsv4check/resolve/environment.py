@@ -16,6 +16,7 @@ from typing import Any
 from dsv4check.deployment import Deployment
 from dsv4check.problems import Origin, Problem, Stage
 from dsv4check.releases.facts import ReleaseFacts
+from dsv4check.resolve.flag_values import reads_as_int
 
 _PREFIX = "VLLM_"
 _REPLACED: Mapping[str, str] = {
@@ -142,18 +143,10 @@ def _value(section: Mapping[str, Any], short: str, value: str, stage: Stage) -> 
         data = {"name": name, "value": value, "expected": "one of " + ", ".join(allowed)}
         return Problem("env-bad-value", stage, "ValueError", error, data, origin)
     if short in _words(section["int"]):
-        return None if _is_int(value) else _bad_number(name, value, "int", origin, stage)
+        return None if reads_as_int(value) else _bad_number(name, value, "int", origin, stage)
     if short in _words(section["float"]) and not _is_float(value):
         return _bad_number(name, value, "float", origin, stage)
     return None
-
-
-def _is_int(value: str) -> bool:
-    try:
-        int(value)
-    except ValueError:
-        return False
-    return True
 
 
 def _is_float(value: str) -> bool:
@@ -177,7 +170,7 @@ def _bad_number(name: str, value: str, kind: str, origin: Origin, stage: Stage) 
 
 def _port(value: str, origin: Origin, stage: Stage) -> Problem | None:
     """Kubernetes sets ``VLLM_PORT=tcp://...`` in every pod beside a service named ``vllm``."""
-    if _is_int(value):
+    if reads_as_int(value):
         return None
     uri = "://" in value
     text = "appears to be a URI." if uri else "must be a valid integer"
@@ -210,7 +203,7 @@ def _retention(deployment: Deployment, section: Mapping[str, Any]) -> list[Probl
     if interval is not None:
         use = deployment.flags.use("prefix_cache_retention_interval")
         origin = use.origin if use is not None else None
-    elif kind in ("env", "both") and text is not None and _is_int(text):
+    elif kind in ("env", "both") and text is not None and reads_as_int(text):
         interval = int(text)
         origin = Origin("env", "VLLM_PREFIX_CACHE_RETENTION_INTERVAL")
         if kind == "env":

@@ -32,6 +32,15 @@ def integer(deployment: Deployment, dest: str) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
+def reads_as_int(text: str) -> bool:
+    """Whether Python's ``int()`` takes the text."""
+    try:
+        int(text)
+    except ValueError:
+        return False
+    return True
+
+
 def config_problem(code: str, error: str, data: Mapping[str, Any], origin: Origin | None) -> Problem:
     """A refusal inside a config class, which pydantic reports."""
     return Problem(code, Stage.ENGINE_CONFIG, _VALIDATION, error, data, origin)

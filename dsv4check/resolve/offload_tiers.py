@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from dsv4check.deployment import Deployment
 from dsv4check.problems import Origin, Problem, Stage
+from dsv4check.resolve.flag_values import reads_as_int
 
 PLAIN: Final = "CPUOffloadingSpec"
 """The default: host memory alone."""
@@ -42,19 +43,11 @@ def size_problem(extra: Mapping[str, Any], origin: Origin | None) -> Problem | N
     """A size in words: vLLM takes ``int()`` of it, so ``100GB`` stops the start."""
     for key in _SIZES:
         size = extra.get(key)
-        if isinstance(size, str) and not _is_integer(size):
+        if isinstance(size, str) and not reads_as_int(size):
             data = {"key": key, "size": size, "bytes": _bytes(size)}
             error = f"invalid literal for int() with base 10: {size!r}"
             return Problem("offload-size-in-words", Stage.KV_CACHE_INIT, "ValueError", error, data, origin)
     return None
-
-
-def _is_integer(text: str) -> bool:
-    try:
-        int(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _bytes(text: str) -> int:

@@ -18,7 +18,13 @@ from dsv4check.learning.sections.spec_decode.config import (
     learn_merging,
     learn_method,
 )
-from dsv4check.learning.sections.spec_decode.draft import learn_dspark, learn_overrides, learn_pipeline, learn_weights
+from dsv4check.learning.sections.spec_decode.draft import (
+    learn_dspark,
+    learn_overrides,
+    learn_pipeline,
+    learn_rocm_top_tokens,
+    learn_weights,
+)
 from dsv4check.learning.sections.spec_decode.fields import learn_fields
 from dsv4check.learning.sections.spec_decode.scheduling import learn_batch, learn_budget
 from dsv4check.learning.source import LearningError, Source
@@ -248,6 +254,19 @@ def test_overrides_that_reach_the_draft(source: Source) -> None:
     speculator.write_text("self.use_local_argmax_reduction = True", encoding="utf-8")
     with pytest.raises(LearningError, match="expected use_local_argmax_reduction to need get_top_tokens"):
         learn_overrides(Source(source.package))
+
+
+def test_drafts_with_top_tokens_on_rocm(source: Source) -> None:
+    folder = source.package / "models/deepseek_v4/amd"
+    folder.mkdir(parents=True, exist_ok=True)
+    method = "    def get_top_tokens(self): ..."
+    (folder / "mtp.py").write_text(f"class DeepSeekV4MTP:\n{method}\n", encoding="utf-8")
+    assert learn_rocm_top_tokens(Source(source.package)) == {"draft_top_tokens_rocm": ["mtp"]}
+    (folder / "dspark.py").write_text(f"class DSparkDeepseekV4ForCausalLM:\n{method}\n", encoding="utf-8")
+    (folder / "mtp.py").write_text("class DeepSeekV4MTP:\n    def forward(self): ...\n", encoding="utf-8")
+    assert learn_rocm_top_tokens(Source(source.package)) == {"draft_top_tokens_rocm": ["dspark"]}
+    (folder / "dspark.py").unlink()
+    assert learn_rocm_top_tokens(Source(source.package)) == {"draft_top_tokens_rocm": []}
 
 
 def test_pipeline(source: Source) -> None:

@@ -17,6 +17,7 @@ from ..connector_config import (
     nixl_dcp,
     offload_before_hybrid,
 )
+from ..factories import registered
 from ..interpret import Reading
 from ..offload_tiers import tiers
 from ..release import Release
@@ -68,18 +69,7 @@ def learn(release: Release) -> dict[str, Any]:
 
 def connectors(source: Source) -> dict[str, tuple[str, str]]:
     """File and class of every registered connector (``KVConnectorFactory.register_connector`` calls)."""
-    found = {}
-    for node in source.tree(FACTORY).body:
-        call = node.value if isinstance(node, ast.Expr) else None
-        if not isinstance(call, ast.Call) or ast.unparse(call.func) != "KVConnectorFactory.register_connector":
-            continue
-        words = strings(call)
-        if len(words) != 3:
-            raise LearningError(f"{FACTORY} registers a connector with other words than name, module and class")
-        found[words[0]] = (words[1].removeprefix("vllm.").replace(".", "/"), words[2])
-    if not found:
-        raise LearningError(f"{FACTORY} registers no connectors")
-    return found
+    return registered(source, FACTORY, "KVConnectorFactory.register_connector", "connector")
 
 
 def _connector_class(source: Source, module: str, name: str) -> Defined | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from ...release import Release
 from .config import learn_adaptive, learn_draft_model, learn_merging, learn_method
-from .draft import learn_dspark, learn_overrides, learn_pipeline, learn_weights
+from .draft import learn_dspark, learn_overrides, learn_pipeline, learn_rocm_top_tokens, learn_weights
 from .fields import learn_fields
 from .scheduling import learn_batch, learn_budget
 
@@ -23,6 +23,7 @@ def learn(release: Release) -> dict[str, Any]:
         **learn_batch(source),
         **learn_budget(source),
         **learn_overrides(source),
+        **learn_rocm_top_tokens(source),
         **learn_pipeline(source),
         **learn_weights(source),
         **learn_dspark(source),

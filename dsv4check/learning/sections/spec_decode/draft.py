@@ -108,6 +108,14 @@ def _local_argmax(source: Source, path: str) -> dict[str, Any]:
     return {"local_argmax": "greedy" if first else "any"}
 
 
+def learn_rocm_top_tokens(source: Source) -> dict[str, Any]:
+    """``draft_top_tokens_rocm``: methods whose draft class for ROCm has what use_local_argmax_reduction needs."""
+    places = {"mtp": (f"{V4_FOLDER}/amd/mtp.py", MTP_CLASS), "dspark": (f"{V4_FOLDER}/amd/dspark.py", DSPARK_CLASS)}
+    there = {method: source.find(*place) for method, place in places.items() if source.has(place[0])}
+    found = [name for name, node in there.items() if isinstance(node, ast.ClassDef) and _TOP_TOKENS in _defines(node)]
+    return {"draft_top_tokens_rocm": found}
+
+
 def _defines(node: ast.ClassDef) -> set[str]:
     return {item.name for item in node.body if isinstance(item, ast.FunctionDef)}
 
